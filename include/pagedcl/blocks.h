@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The block manager: which physical block holds which tokens of which sequence. Host only, no OpenCL.
+ *
+ * A pool has num_blocks blocks of block_size tokens. A sequence has one block table per cache group (a set of layers
+ * that share a table); all groups draw from the one pool. Position p of a sequence lies in logical block
+ * floor(p / block_size), and the table gives its physical block: slot = block * block_size + p mod block_size.
+ *
+ * Refcounts say how many tables point at a block: 1 on allocation, +1 on sharing, -1 on release, free at 0. A write
+ * into a block with more than one reference first copies it (copy-on-write): append names the copies that must be
+ * enqueued on the device (pagedcl_cache_copy_blocks of the group's cache) before anything is written.
+ *
+ * Threads: one manager must not be used from two threads at once; different managers are independent.
+ * Errors: every function either does all of what it says or changes nothing.
+ * Law: free + used = total after every call.
+ */
+#ifndef PAGEDCL_BLOCKS_H
+#define PAGEDCL_BLOCKS_H
+
+#include <pagedcl/status.h>
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct pagedcl_blocks pagedcl_blocks;
+
+/* Names a sequence of one manager. Never reused: the handle of a freed sequence is refused, not mistaken. 0 is none. */
+typedef uint64_t pagedcl_seq;
+
+typedef struct pagedcl_blocks_desc {
+    size_t struct_size; /* sizeof(pagedcl_blocks_desc), set by PAGEDCL_BLOCKS_DESC_INIT */
+    int32_t num_blocks; /* blocks of the pool, at least 1 */
+    int32_t block_size; /* tokens a block holds, at least 1 */
+    int32_t num_groups; /* cache groups; 0 means 1 */
+} pagedcl_blocks_desc;
+#define PAGEDCL_BLOCKS_DESC_INIT \
+    { .struct_size = sizeof(pagedcl_blocks_desc) }
+
+/* A block whose content must be copied on the device, in all layers of the group. */
+typedef struct pagedcl_block_copy {
+    int32_t group;
+    int32_t src; /* physical block */
+    int32_t dst; /* physical block, not src */
+} pagedcl_block_copy;
+
+typedef struct pagedcl_blocks_stats {
+    size_t struct_size;    /* sizeof(pagedcl_blocks_stats), set by PAGEDCL_BLOCKS_STATS_INIT */
+    int64_t total;         /* blocks of the pool */
+    int64_t free;          /* blocks no table points at; free + used = total */
+    int64_t used;          /* blocks with one reference or more, each counted once */
+    int64_t shared;        /* of these, blocks with two references or more */
+    int64_t references;    /* table entries of all sequences: references - used = blocks saved by sharing */
+    int64_t peak_used;     /* the largest `used` so far */
+    int64_t num_seqs;      /* sequences that live */
+    int64_t num_tokens;    /* sum of their lengths */
+    int64_t copies;        /* copy-on-write copies named so far */
+    int64_t out_of_blocks; /* calls refused with PAGEDCL_OUT_OF_BLOCKS so far */
+} pagedcl_blocks_stats;
+#define PAGEDCL_BLOCKS_STATS_INIT \
+    { .struct_size = sizeof(pagedcl_blocks_stats) }
+
+/*
+ * Makes a manager with all blocks free. Host memory: 12 bytes a block, and the tables.
+ * Errors: INVALID_ARGUMENT, SIZE_OVERFLOW (num_blocks * block_size slots beyond 2^62), OUT_OF_MEMORY.
+ */
+PAGEDCL_API pagedcl_status pagedcl_blocks_create(const pagedcl_blocks_desc *desc, pagedcl_blocks **blocks);
+
+/* Frees the manager and all its sequences. NULL is allowed. */
+PAGEDCL_API void pagedcl_blocks_destroy(pagedcl_blocks *blocks);
+
+/* Makes an empty sequence (length 0, no block). */
+PAGEDCL_API pagedcl_status pagedcl_blocks_seq_create(pagedcl_blocks *blocks, pagedcl_seq *seq);
+
+/*
+ * Makes a sequence of the first num_tokens tokens of `parent` by sharing its blocks, in every group; nothing is
+ * copied now. A block that is shared in part is copied by the first append, of either sequence, that writes into it.
+ * num_tokens from 0 to the parent's length.
+ * Errors: INVALID_HANDLE, INVALID_LENGTH, OUT_OF_MEMORY.
+ */
+PAGEDCL_API pagedcl_status pagedcl_blocks_share(pagedcl_blocks *blocks, pagedcl_seq parent, int64_t num_tokens,
+                                                pagedcl_seq *seq);
+
+/* Shares the whole of `parent`: pagedcl_blocks_share at the parent's length. */
+PAGEDCL_API pagedcl_status pagedcl_blocks_fork(pagedcl_blocks *blocks, pagedcl_seq parent, pagedcl_seq *seq);
+
+/*
+ * Makes room for num_tokens more tokens (0 or more) and lengthens the sequence by them, in every group: takes blocks
+ * for those that do not fit, and replaces a last block that is shared and would be written by a copy. At most one
+ * copy per group. copies: room for num_groups entries; *num_copies says how many there are, in ascending group order.
+ * The caller enqueues the copies before the writes. Both may be NULL only while no block is shared.
+ * Errors: INVALID_HANDLE, INVALID_ARGUMENT (num_tokens < 0, or a copy is needed and copies is NULL), SIZE_OVERFLOW,
+ * OUT_OF_BLOCKS (all or nothing), OUT_OF_MEMORY.
+ */
+PAGEDCL_API pagedcl_status pagedcl_blocks_append(pagedcl_blocks *blocks, pagedcl_seq seq, int64_t num_tokens,
+                                                 pagedcl_block_copy *copies, size_t *num_copies);
+
+/* How many free blocks an append of num_tokens would take, copies included. Errors: as append's, save OUT_OF_BLOCKS. */
+PAGEDCL_API pagedcl_status pagedcl_blocks_needed(const pagedcl_blocks *blocks, pagedcl_seq seq, int64_t num_tokens,
+                                                 int64_t *num_blocks);
+
+/*
+ * Shortens the sequence to num_tokens (0 to its length) and releases the blocks behind them. The rest of the last
+ * block keeps what it holds; it is unused now.
+ * Errors: INVALID_HANDLE, INVALID_LENGTH.
+ */
+PAGEDCL_API pagedcl_status pagedcl_blocks_truncate(pagedcl_blocks *blocks, pagedcl_seq seq, int64_t num_tokens);
+
+/* Ends the sequence and releases its blocks; its handle is invalid from then on. Errors: INVALID_HANDLE. */
+PAGEDCL_API pagedcl_status pagedcl_blocks_seq_free(pagedcl_blocks *blocks, pagedcl_seq seq);
+
+/* The number of tokens of the sequence. Errors: INVALID_HANDLE. */
+PAGEDCL_API pagedcl_status pagedcl_blocks_seq_length(const pagedcl_blocks *blocks, pagedcl_seq seq, int64_t *length);
+
+/*
+ * Writes the sequence's block table of `group` into row[0 .. capacity), -1 behind its last block.
+ * *num_blocks (NULL allowed): ceil(length / block_size), the entries in use.
+ * Errors: INVALID_HANDLE, INVALID_ARGUMENT (group), CAPACITY (more blocks than `capacity`).
+ */
+PAGEDCL_API pagedcl_status pagedcl_blocks_table(const pagedcl_blocks *blocks, pagedcl_seq seq, int32_t group,
+                                                int32_t *row, int64_t capacity, int64_t *num_blocks);
+
+/*
+ * The slots of positions first .. first + num_tokens - 1 in `group`, for pagedcl_cache_write.
+ * Errors: INVALID_HANDLE, INVALID_ARGUMENT (group), INVALID_LENGTH (a position outside the sequence).
+ */
+PAGEDCL_API pagedcl_status pagedcl_blocks_slots(const pagedcl_blocks *blocks, pagedcl_seq seq, int32_t group,
+                                                int64_t first, int64_t num_tokens, int64_t *slots);
+
+/* The refcount of a physical block, 0 when it is free. Errors: INVALID_BLOCK. */
+PAGEDCL_API pagedcl_status pagedcl_blocks_refcount(const pagedcl_blocks *blocks, int32_t block, int32_t *refcount);
+
+/* Fills stats, up to stats->struct_size. */
+PAGEDCL_API pagedcl_status pagedcl_blocks_get_stats(const pagedcl_blocks *blocks, pagedcl_blocks_stats *stats);
+
+/*
+ * Checks every invariant (refcounts against tables, the free stack against refcounts, the counters) in time
+ * proportional to the pool and the tables. PAGEDCL_SUCCESS, or INVALID_ARGUMENT with the broken one in
+ * pagedcl_last_error(): a bug of the library. For tests and debug builds.
+ */
+PAGEDCL_API pagedcl_status pagedcl_blocks_check(const pagedcl_blocks *blocks);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

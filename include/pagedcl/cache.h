@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The KV pool of one cache group on the device.
+ *
+ * For each of num_layers layers, K and V have the shape [num_blocks, block_size, num_kv_heads, head_dim], contiguous,
+ * in `dtype`: slot s (= block * block_size + offset) has its row of num_kv_heads * head_dim elements at element
+ * s * num_kv_heads * head_dim. Where that is larger than the device's largest allocation, it is split into segments
+ * of whole blocks; nobody but the library sees them. A new pool's content is undefined: a slot means something once
+ * it was written.
+ *
+ * Functions that take a queue enqueue commands and return; NULL means the device's own queue. num_events, events and
+ * event are as in OpenCL: the commands wait for `events`, and *event, when event is not NULL, becomes an event of the
+ * caller's that covers all of them (the queue is flushed then). Host arrays of block ids, slots and lengths are copied
+ * before the call returns and may be changed at once.
+ *
+ * Threads: one cache must not be used from two threads at once.
+ */
+#ifndef PAGEDCL_CACHE_H
+#define PAGEDCL_CACHE_H
+
+#include <pagedcl/device.h>
+#include <pagedcl/dtype.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct pagedcl_cache pagedcl_cache;
+
+typedef struct pagedcl_cache_desc {
+    size_t struct_size;         /* sizeof(pagedcl_cache_desc), set by PAGEDCL_CACHE_DESC_INIT */
+    int32_t num_layers;         /* 0 means 1 */
+    int32_t num_blocks;         /* at least 1 */
+    int32_t block_size;         /* tokens, at least 1 */
+    int32_t num_kv_heads;       /* at least 1 */
+    int32_t head_dim;           /* a multiple of 8 up to 256 */
+    pagedcl_dtype dtype;        /* default: float16 */
+    uint64_t max_segment_bytes; /* 0: the device's largest allocation; a smaller value makes more segments */
+} pagedcl_cache_desc;
+#define PAGEDCL_CACHE_DESC_INIT \
+    { .struct_size = sizeof(pagedcl_cache_desc) }
+
+/*
+ * A tensor on the device: rows of `heads` heads of `head_dim` contiguous elements. Element (t, h, d) is at
+ * offset + t * token_stride + h * head_stride + d, all in elements. A stride of 0 means contiguous:
+ * head_stride = head_dim, token_stride = heads * head_stride. offset and strides are at least 0.
+ */
+typedef struct pagedcl_tensor {
+    cl_mem mem;
+    int64_t offset;
+    int64_t token_stride;
+    int64_t head_stride;
+} pagedcl_tensor;
+
+/*
+ * Makes a pool and builds its kernels (blocking).
+ * Errors: INVALID_ARGUMENT, UNSUPPORTED (head_dim, dtype), SIZE_OVERFLOW, POOL_TOO_LARGE (more than the device's
+ * memory, or more than 8 segments a layer; the message says the limit), OUT_OF_DEVICE_MEMORY, BUILD_FAILED.
+ */
+PAGEDCL_API pagedcl_status pagedcl_cache_create(pagedcl_device *device, const pagedcl_cache_desc *desc,
+                                                pagedcl_cache **cache);
+
+/* Drops the caller's reference; operators on the cache keep it alive. Waits for nothing. NULL is allowed. */
+PAGEDCL_API void pagedcl_cache_destroy(pagedcl_cache *cache);
+
+/* The bytes of device memory that a pool of this description takes: num_layers * num_blocks * bytes of a block. */
+PAGEDCL_API pagedcl_status pagedcl_cache_bytes(const pagedcl_cache_desc *desc, uint64_t *bytes);
+
+/* Fills desc, up to desc->struct_size, with the defaults replaced by what they came to. */
+PAGEDCL_API pagedcl_status pagedcl_cache_get_desc(const pagedcl_cache *cache, pagedcl_cache_desc *desc);
+
+/*
+ * Stores row t of k and v ([num_slots, num_kv_heads, head_dim], in `dtype`, which may differ from the pool's) into
+ * slot slot_mapping[t] of `layer`. -1 skips the row. No slot may occur twice.
+ * Errors: INVALID_ARGUMENT, INVALID_SLOT (names the row), BUFFER_TOO_SMALL.
+ */
+PAGEDCL_API pagedcl_status pagedcl_cache_write(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
+                                               const pagedcl_tensor *k, const pagedcl_tensor *v, pagedcl_dtype dtype,
+                                               const int64_t *slot_mapping, int64_t num_slots, cl_uint num_events,
+                                               const cl_event *events, cl_event *event);
+
+/*
+ * Reads the first seqlens[i] tokens of each sequence through its block table into k and v, packed one sequence behind
+ * the other: [sum of seqlens, num_kv_heads, head_dim], contiguous from `offset`, in the pool's dtype.
+ * block_table: [num_seqs, block_table_stride]; entries behind ceil(seqlens[i] / block_size) are not looked at.
+ * Errors: INVALID_ARGUMENT, INVALID_LENGTH, CAPACITY, INVALID_BLOCK, BUFFER_TOO_SMALL.
+ */
+PAGEDCL_API pagedcl_status pagedcl_cache_gather(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
+                                                const int32_t *block_table, int64_t block_table_stride,
+                                                const int32_t *seqlens, int32_t num_seqs, const pagedcl_tensor *k,
+                                                const pagedcl_tensor *v, cl_uint num_events, const cl_event *events,
+                                                cl_event *event);
+
+/*
+ * Copies whole blocks, K and V, in all layers: pairs[2*i] to pairs[2*i+1]. The pairs take effect in their order: a
+ * block written by an earlier pair may be the source of a later one.
+ * Errors: INVALID_ARGUMENT, INVALID_BLOCK (names the pair).
+ */
+PAGEDCL_API pagedcl_status pagedcl_cache_copy_blocks(pagedcl_cache *cache, cl_command_queue queue, const int32_t *pairs,
+                                                     int64_t num_pairs, cl_uint num_events, const cl_event *events,
+                                                     cl_event *event);
+
+/*
+ * Whole blocks of one layer to and from host memory: k and v are [num_blocks, block_size, num_kv_heads, head_dim]
+ * there, in the pool's dtype, block i of them being physical block blocks[i]. blocks == NULL means 0 .. num_blocks-1.
+ * The host memory must stay as it is until the event is complete. No block may occur twice in an upload.
+ * Errors: INVALID_ARGUMENT, INVALID_BLOCK.
+ */
+PAGEDCL_API pagedcl_status pagedcl_cache_upload_blocks(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
+                                                       const int32_t *blocks, int64_t num_blocks, const void *k,
+                                                       const void *v, cl_uint num_events, const cl_event *events,
+                                                       cl_event *event);
+PAGEDCL_API pagedcl_status pagedcl_cache_download_blocks(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
+                                                         const int32_t *blocks, int64_t num_blocks, void *k, void *v,
+                                                         cl_uint num_events, const cl_event *events, cl_event *event);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

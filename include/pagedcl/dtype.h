@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PAGEDCL_DTYPE_H
+#define PAGEDCL_DTYPE_H
+
+#include <pagedcl/export.h>
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Element types of tensors and pools. Little-endian in memory. */
+typedef enum pagedcl_dtype {
+    PAGEDCL_DTYPE_DEFAULT = 0, /* what the function that takes it names as default */
+    PAGEDCL_FLOAT32 = 1,       /* IEEE binary32 */
+    PAGEDCL_FLOAT16 = 2,       /* IEEE binary16 */
+    PAGEDCL_BFLOAT16 = 3,      /* the upper half of a binary32 */
+} pagedcl_dtype;
+
+/* Bytes of one element; 0 for a value that is no dtype. */
+PAGEDCL_API size_t pagedcl_dtype_size(pagedcl_dtype dtype);
+
+/* "float32", "float16", "bfloat16"; "invalid" otherwise. */
+PAGEDCL_API const char *pagedcl_dtype_name(pagedcl_dtype dtype);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * PagedCL: paged attention for LLM inference on any OpenCL device.
+ *
+ * An engine's step:
+ *   pagedcl_blocks_append          make room for the new tokens; may name blocks to copy
+ *   pagedcl_cache_copy_blocks      enqueue those copies
+ *   pagedcl_plan_varlen / _decode  check and upload the step's batch, once for all layers
+ *   pagedcl_attn_run               per layer: store the new keys and values, attend
+ *
+ * docs/embedding.md has the shortest complete program.
+ */
+#ifndef PAGEDCL_H
+#define PAGEDCL_H
+
+#include <pagedcl/attn.h>
+#include <pagedcl/blocks.h>
+#include <pagedcl/cache.h>
+#include <pagedcl/device.h>
+#include <pagedcl/dtype.h>
+#include <pagedcl/program.h>
+#include <pagedcl/status.h>
+#include <pagedcl/version.h>
+
+#endif

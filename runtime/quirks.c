@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "quirks.h"
+
+#include <string.h>
+
+pcl_quirks pcl_quirks_of(const pagedcl_device_info *info) {
+    bool pocl = strcmp(info->platform_name, "Portable Computing Language") == 0;
+    return (pcl_quirks){.keeps_programs = pocl, .compiles_at_launch = pocl};
+}

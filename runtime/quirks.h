@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Habits of OpenCL implementations that the runtime must know, each with its reason. */
+#ifndef PCL_QUIRKS_H
+#define PCL_QUIRKS_H
+
+#include <pagedcl/device.h>
+
+#include <stdbool.h>
+
+typedef struct pcl_quirks {
+    /* PoCL keeps built kernels on disk itself, per work-group size; asking it for a program's binary makes it compile
+       a further, generic copy of every kernel. */
+    bool keeps_programs;
+    /* PoCL compiles a kernel at its first launch. */
+    bool compiles_at_launch;
+} pcl_quirks;
+
+pcl_quirks pcl_quirks_of(const pagedcl_device_info *info);
+
+#endif

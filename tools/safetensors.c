@@ -3,11 +3,12 @@
 
 #include "safetensors.h"
 
+#include "file_error.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,46 +35,27 @@ struct safetensors {
 /* An open in progress: the file so far, and where its failure goes. */
 typedef struct reader {
     safetensors *file;
-    const char *path;
-    char *error;
-    size_t error_size;
+    file_error error;
 } reader;
 
-/* The message quotes the file: it is kept to one line, free of control characters. */
-__attribute__((format(printf, 2, 3))) static bool fail(const reader *r, const char *format, ...) {
-    if (r->error_size == 0)
-        return false;
-    int used = snprintf(r->error, r->error_size, "%s: ", r->path);
-    if (used >= 0 && (size_t)used < r->error_size) {
-        va_list args;
-        va_start(args, format);
-        vsnprintf(r->error + used, r->error_size - (size_t)used, format, args);
-        va_end(args);
-    }
-    for (char *c = r->error; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = '?';
-    return false;
-}
-
 static bool map_file(const reader *r) {
-    int fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
+    int fd = open(r->error.path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
     if (fd < 0)
-        return fail(r, "%s", strerror(errno));
+        return file_fail(&r->error, "%s", strerror(errno));
     struct stat status;
     bool ok = false;
     if (fstat(fd, &status) != 0)
-        fail(r, "%s", strerror(errno));
+        file_fail(&r->error, "%s", strerror(errno));
     else if (!S_ISREG(status.st_mode))
-        fail(r, "is not a regular file");
+        file_fail(&r->error, "is not a regular file");
     else if (status.st_size < LENGTH_BYTES)
-        fail(r, "is too short for a safetensors file (%lld bytes)", (long long)status.st_size);
+        file_fail(&r->error, "is too short for a safetensors file (%lld bytes)", (long long)status.st_size);
     else if ((uintmax_t)status.st_size > SIZE_MAX)
-        fail(r, "does not fit the address space");
+        file_fail(&r->error, "does not fit the address space");
     else {
         void *bytes = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (bytes == MAP_FAILED) {
-            fail(r, "cannot be mapped: %s", strerror(errno));
+            file_fail(&r->error, "cannot be mapped: %s", strerror(errno));
         } else {
             r->file->bytes = bytes;
             r->file->size = (size_t)status.st_size;
@@ -91,18 +73,20 @@ static bool parse_header(const reader *r) {
         length |= (uint64_t)file->bytes[i] << 8 * i;
     uint64_t behind_length = file->size - LENGTH_BYTES;
     if (length > behind_length)
-        return fail(r, "is truncated or no safetensors file: a header of %" PRIu64 " bytes, %" PRIu64 " bytes in all",
-                    length, (uint64_t)file->size);
+        return file_fail(&r->error,
+                         "is truncated or no safetensors file: a header of %" PRIu64 " bytes, %" PRIu64 " bytes in all",
+                         length, (uint64_t)file->size);
     if (length > MAX_HEADER_BYTES)
-        return fail(r, "has a header of %" PRIu64 " bytes; at most %" PRIu64 " are accepted", length, MAX_HEADER_BYTES);
+        return file_fail(&r->error, "has a header of %" PRIu64 " bytes; at most %" PRIu64 " are accepted", length,
+                         MAX_HEADER_BYTES);
 
     json_error_t json_error;
     file->header =
         json_loadb((const char *)file->bytes + LENGTH_BYTES, (size_t)length, JSON_REJECT_DUPLICATES, &json_error);
     if (!file->header)
-        return fail(r, "the header is not JSON: %.120s, at byte %d", json_error.text, json_error.position);
+        return file_fail(&r->error, "the header is not JSON: %.120s, at byte %d", json_error.text, json_error.position);
     if (!json_is_object(file->header))
-        return fail(r, "the header is not a JSON object");
+        return file_fail(&r->error, "the header is not a JSON object");
     file->data = file->bytes + LENGTH_BYTES + length;
     file->data_size = (size_t)(behind_length - length);
     return true;
@@ -113,12 +97,12 @@ static bool parse_metadata(const reader *r) {
     if (!metadata)
         return true;
     if (!json_is_object(metadata))
-        return fail(r, "__metadata__ is not a JSON object");
+        return file_fail(&r->error, "__metadata__ is not a JSON object");
     const char *key;
     json_t *value;
     json_object_foreach(metadata, key, value) {
         if (!json_is_string(value))
-            return fail(r, "__metadata__ \"%.80s\" is not a string", key);
+            return file_fail(&r->error, "__metadata__ \"%.80s\" is not a string", key);
     }
     r->file->metadata = metadata;
     return true;
@@ -148,21 +132,21 @@ static size_t parse_dtype(const char *name, safetensors_dtype *dtype) {
 
 static bool parse_shape(const reader *r, const json_t *shape, safetensors_tensor *tensor) {
     if (!json_is_array(shape))
-        return fail(r, "tensor \"%.80s\" has no shape", tensor->name);
+        return file_fail(&r->error, "tensor \"%.80s\" has no shape", tensor->name);
     size_t num_dims = json_array_size(shape);
     if (num_dims > SAFETENSORS_MAX_DIMS)
-        return fail(r, "tensor \"%.80s\" has %zu dimensions; at most %d are accepted", tensor->name, num_dims,
-                    SAFETENSORS_MAX_DIMS);
+        return file_fail(&r->error, "tensor \"%.80s\" has %zu dimensions; at most %d are accepted", tensor->name,
+                         num_dims, SAFETENSORS_MAX_DIMS);
     tensor->num_dims = (int)num_dims;
     tensor->num_elements = 1;
     for (size_t i = 0; i < num_dims; i++) {
         const json_t *dim = json_array_get(shape, i);
         if (!json_is_integer(dim) || json_integer_value(dim) < 0)
-            return fail(r, "tensor \"%.80s\": dimension %zu is not a size", tensor->name, i);
+            return file_fail(&r->error, "tensor \"%.80s\": dimension %zu is not a size", tensor->name, i);
         tensor->shape[i] = json_integer_value(dim);
         if (__builtin_mul_overflow(tensor->num_elements, tensor->shape[i], &tensor->num_elements) ||
             tensor->num_elements > MAX_ELEMENTS)
-            return fail(r, "tensor \"%.80s\": the product of its shape is beyond 2^62", tensor->name);
+            return file_fail(&r->error, "tensor \"%.80s\": the product of its shape is beyond 2^62", tensor->name);
     }
     return true;
 }
@@ -170,14 +154,14 @@ static bool parse_shape(const reader *r, const json_t *shape, safetensors_tensor
 static bool parse_tensor(const reader *r, const char *name, const json_t *info, safetensors_tensor *tensor) {
     tensor->name = name;
     if (!json_is_object(info))
-        return fail(r, "tensor \"%.80s\" is not described by a JSON object", name);
+        return file_fail(&r->error, "tensor \"%.80s\" is not described by a JSON object", name);
 
     tensor->dtype_name = json_string_value(json_object_get(info, "dtype"));
     if (!tensor->dtype_name)
-        return fail(r, "tensor \"%.80s\" has no dtype", name);
+        return file_fail(&r->error, "tensor \"%.80s\" has no dtype", name);
     size_t element_size = parse_dtype(tensor->dtype_name, &tensor->dtype);
     if (element_size == 0)
-        return fail(r, "tensor \"%.80s\" has the unknown dtype \"%.20s\"", name, tensor->dtype_name);
+        return file_fail(&r->error, "tensor \"%.80s\" has the unknown dtype \"%.20s\"", name, tensor->dtype_name);
     if (!parse_shape(r, json_object_get(info, "shape"), tensor))
         return false;
 
@@ -185,19 +169,19 @@ static bool parse_tensor(const reader *r, const char *name, const json_t *info, 
     const json_t *begin_json = json_array_get(offsets, 0);
     const json_t *end_json = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !json_is_integer(begin_json) || !json_is_integer(end_json))
-        return fail(r, "tensor \"%.80s\" has no data_offsets of two integers", name);
+        return file_fail(&r->error, "tensor \"%.80s\" has no data_offsets of two integers", name);
     int64_t begin = json_integer_value(begin_json);
     int64_t end = json_integer_value(end_json);
     if (begin < 0 || end < begin || (uint64_t)end > r->file->data_size)
-        return fail(r,
-                    "tensor \"%.80s\": bytes %" PRId64 " to %" PRId64 " are not within the %" PRIu64
-                    " bytes of data; is the file truncated?",
-                    name, begin, end, (uint64_t)r->file->data_size);
+        return file_fail(&r->error,
+                         "tensor \"%.80s\": bytes %" PRId64 " to %" PRId64 " are not within the %" PRIu64
+                         " bytes of data; is the file truncated?",
+                         name, begin, end, (uint64_t)r->file->data_size);
     uint64_t needed;
     if (__builtin_mul_overflow((uint64_t)tensor->num_elements, element_size, &needed) ||
         needed != (uint64_t)(end - begin))
-        return fail(r, "tensor \"%.80s\": its shape and dtype do not make the %" PRId64 " bytes it has", name,
-                    end - begin);
+        return file_fail(&r->error, "tensor \"%.80s\": its shape and dtype do not make the %" PRId64 " bytes it has",
+                         name, end - begin);
     tensor->data = r->file->data + begin;
     tensor->num_bytes = (size_t)needed;
     return true;
@@ -219,7 +203,7 @@ static bool check_coverage(const reader *r) {
     const safetensors *file = r->file;
     const safetensors_tensor **order = malloc((file->count + 1) * sizeof *order);
     if (!order)
-        return fail(r, "out of memory");
+        return file_fail(&r->error, "out of memory");
     for (size_t i = 0; i < file->count; i++)
         order[i] = &file->tensors[i];
     qsort(order, file->count, sizeof *order, compare_place);
@@ -231,9 +215,9 @@ static bool check_coverage(const reader *r) {
         next += order[i++]->num_bytes;
     bool ok = i == file->count && next == end;
     if (i < file->count)
-        fail(r, "tensor \"%.80s\" does not begin where the tensor before it ends", order[i]->name);
+        file_fail(&r->error, "tensor \"%.80s\" does not begin where the tensor before it ends", order[i]->name);
     else if (!ok)
-        fail(r, "%" PRIu64 " bytes at the end belong to no tensor", (uint64_t)(end - next));
+        file_fail(&r->error, "%" PRIu64 " bytes at the end belong to no tensor", (uint64_t)(end - next));
     free(order);
     return ok;
 }
@@ -244,7 +228,7 @@ static bool read_file(const reader *r) {
         return false;
     file->tensors = calloc(json_object_size(file->header) + 1, sizeof *file->tensors);
     if (!file->tensors)
-        return fail(r, "out of memory");
+        return file_fail(&r->error, "out of memory");
     const char *name;
     json_t *info;
     json_object_foreach(file->header, name, info) {
@@ -258,9 +242,9 @@ static bool read_file(const reader *r) {
 }
 
 safetensors *safetensors_open(const char *path, char *error, size_t error_size) {
-    reader r = {.file = calloc(1, sizeof(safetensors)), .path = path, .error = error, .error_size = error_size};
+    reader r = {.file = calloc(1, sizeof(safetensors)), .error = {path, error, error_size}};
     if (!r.file) {
-        fail(&r, "out of memory");
+        file_fail(&r.error, "out of memory");
         return NULL;
     }
     if (!read_file(&r)) {

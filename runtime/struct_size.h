@@ -32,24 +32,27 @@
 
 #define PCL_END_OF_FIELD(object, field) ((size_t)((const char *)(&(object)->field + 1) - (const char *)(object)))
 
-static inline pagedcl_status pcl_check_struct_size(const void *theirs, size_t first_size, const char *name) {
+/* 0 when there is no struct. */
+static inline size_t pcl_struct_size(const void *theirs) {
+    size_t size = 0;
+    if (theirs != NULL)
+        memcpy(&size, theirs, sizeof size);
+    return size;
+}
+
+static inline pagedcl_status pcl_refuse_struct(const void *theirs, size_t first_size, const char *name) {
     if (theirs == NULL)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "%s is NULL", name);
-    size_t their_size;
-    memcpy(&their_size, theirs, sizeof their_size);
-    if (their_size < first_size)
-        return pcl_fail(
-            PAGEDCL_INVALID_ARGUMENT,
-            "%s->struct_size is %zu, less than the %zu bytes of the first version; set it by the _INIT macro", name,
-            their_size, first_size);
-    return PAGEDCL_SUCCESS;
+    return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                    "%s->struct_size is %zu, less than the %zu bytes of the first version; set it by the _INIT macro",
+                    name, pcl_struct_size(theirs), first_size);
 }
 
 static inline pagedcl_status pcl_read_struct(void *mine, size_t size, size_t first_size, const void *theirs,
                                              const char *name) {
-    PCL_TRY(pcl_check_struct_size(theirs, first_size, name));
-    size_t their_size;
-    memcpy(&their_size, theirs, sizeof their_size);
+    size_t their_size = pcl_struct_size(theirs);
+    if (their_size < first_size)
+        return pcl_refuse_struct(theirs, first_size, name);
     memset(mine, 0, size);
     memcpy(mine, theirs, their_size < size ? their_size : size);
     memcpy(mine, &size, sizeof size);
@@ -58,9 +61,9 @@ static inline pagedcl_status pcl_read_struct(void *mine, size_t size, size_t fir
 
 static inline pagedcl_status pcl_fill_struct(void *theirs, const void *mine, size_t size, size_t first_size,
                                              const char *name) {
-    PCL_TRY(pcl_check_struct_size(theirs, first_size, name));
-    size_t their_size;
-    memcpy(&their_size, theirs, sizeof their_size);
+    size_t their_size = pcl_struct_size(theirs);
+    if (their_size < first_size)
+        return pcl_refuse_struct(theirs, first_size, name);
     size_t end = their_size < size ? their_size : size;
     memcpy((char *)theirs + sizeof(size_t), (const char *)mine + sizeof(size_t), end - sizeof(size_t));
     return PAGEDCL_SUCCESS;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pagedcl devices: every OpenCL device, with what matters for attention. */
 #include "command.h"
+#include "json_text.h"
 
 #include <argp.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,19 +124,6 @@ static void print_devices(const pagedcl_device_info *infos, size_t count, size_t
         puts("--device P:D (or a kind, a vendor, a part of the name) chooses another than the default.");
 }
 
-/* A driver's string may be no UTF-8, or have been cut inside a character: what JSON cannot hold becomes '?'. */
-static json_t *text_to_json(const char *text) {
-    json_t *json = json_string(text);
-    if (json)
-        return json;
-    char ascii[256];
-    size_t length = 0;
-    for (; text[length] && length + 1 < sizeof ascii; length++)
-        ascii[length] = (char)((unsigned char)text[length] < 0x80 ? text[length] : '?');
-    ascii[length] = '\0';
-    return json_string(ascii);
-}
-
 static json_t *device_to_json(const pagedcl_device_info *info, bool is_default) {
     json_t *json = json_object();
     int failed = 0;
@@ -145,14 +132,14 @@ static json_t *device_to_json(const pagedcl_device_info *info, bool is_default) 
     SET("device_index", json_integer(info->device_index));
     SET("default", json_boolean(is_default));
     SET("usable", json_boolean(info->usable));
-    SET("kind", text_to_json(pagedcl_device_kind_name(info->kind)));
-    SET("name", text_to_json(info->device_name));
-    SET("vendor", text_to_json(info->vendor));
-    SET("platform", text_to_json(info->platform_name));
-    SET("platform_version", text_to_json(info->platform_version));
-    SET("device_version", text_to_json(info->device_version));
-    SET("opencl_c_version", text_to_json(info->opencl_c_version));
-    SET("driver_version", text_to_json(info->driver_version));
+    SET("kind", json_text(pagedcl_device_kind_name(info->kind)));
+    SET("name", json_text(info->device_name));
+    SET("vendor", json_text(info->vendor));
+    SET("platform", json_text(info->platform_name));
+    SET("platform_version", json_text(info->platform_version));
+    SET("device_version", json_text(info->device_version));
+    SET("opencl_c_version", json_text(info->opencl_c_version));
+    SET("driver_version", json_text(info->driver_version));
     SET("global_memory", json_integer((json_int_t)info->global_memory));
     SET("max_allocation", json_integer((json_int_t)info->max_allocation));
     SET("local_memory", json_integer((json_int_t)info->local_memory));
@@ -160,8 +147,8 @@ static json_t *device_to_json(const pagedcl_device_info *info, bool is_default) 
     SET("max_work_group_size", json_integer((json_int_t)info->max_work_group_size));
     SET("has_fp16", json_boolean(info->has_fp16));
     SET("has_subgroups", json_boolean(info->has_subgroups));
-    SET("tier", info->usable ? text_to_json(pagedcl_tier_name(info->tier)) : json_null());
-    SET("tier_reason", text_to_json(info->tier_reason));
+    SET("tier", info->usable ? json_text(pagedcl_tier_name(info->tier)) : json_null());
+    SET("tier_reason", json_text(info->tier_reason));
 #undef SET
     if (failed) {
         json_decref(json);

@@ -2,6 +2,8 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "safetensors.h"
+#include "support/case_writer.h"
+#include "support/temp_folder.h"
 
 #include <criterion/criterion.h>
 #include <stdint.h>
@@ -11,22 +13,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Every test runs in a process of its own, so one path a process is enough. */
-static char path[64];
+static char *folder;
+static char path[256]; /* of the file that the test writes */
 
-static void make_path(void) {
-    snprintf(path, sizeof path, "/tmp/pagedcl_safetensors_%ld", (long)getpid());
+static void make_folder(void) {
+    folder = temp_folder_create();
+    snprintf(path, sizeof path, "%s/file.safetensors", folder);
 }
 
-static void remove_path(void) {
-    remove(path);
-}
-
-static void write_bytes(const void *bytes, size_t size) {
-    FILE *file = fopen(path, "wb");
-    cr_assert_not_null(file);
-    cr_assert_eq(fwrite(bytes, 1, size, file), size);
-    cr_assert_eq(fclose(file), 0);
+static void remove_folder(void) {
+    temp_folder_remove(folder);
 }
 
 /* A file of this header, which the file says to be `length` bytes long, and data_size bytes of data. */
@@ -39,7 +35,7 @@ static void write_with_length(uint64_t length, const char *header, size_t data_s
     memcpy(bytes + 8, header, header_size);
     for (size_t i = 0; i < data_size; i++)
         bytes[8 + header_size + i] = (unsigned char)i;
-    write_bytes(bytes, 8 + header_size + data_size);
+    case_writer_bytes(path, bytes, 8 + header_size + data_size);
     free(bytes);
 }
 
@@ -49,7 +45,7 @@ static void write_file(const char *header, size_t data_size) {
 
 /* The file is refused by one line that names it and says `reason`. */
 static void expect_refused(const char *what, const char *reason) {
-    char error[256] = "";
+    char error[512] = "";
     safetensors *file = safetensors_open(path, error, sizeof error);
     cr_expect_null(file, "%s: accepted", what);
     cr_expect_eq(strncmp(error, path, strlen(path)), 0, "%s: the message does not name the file: %s", what, error);
@@ -59,7 +55,7 @@ static void expect_refused(const char *what, const char *reason) {
     safetensors_close(file);
 }
 
-TestSuite(safetensors, .init = make_path, .fini = remove_path);
+TestSuite(safetensors, .init = make_folder, .fini = remove_folder);
 
 static const char good_header[] = "{\"__metadata__\":{\"case\":\"1\",\"op\":\"varlen\"},"
                                   "\"b\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[4,28]},"
@@ -121,9 +117,9 @@ Test(safetensors, refuses_what_is_no_file) {
 }
 
 Test(safetensors, refuses_truncated_files) {
-    write_bytes("", 0);
+    case_writer_bytes(path, "", 0);
     expect_refused("empty", "too short");
-    write_bytes("\2\0\0\0\0\0\0", 7);
+    case_writer_bytes(path, "\2\0\0\0\0\0\0", 7);
     expect_refused("7 bytes", "too short");
     write_with_length(3, "{}", 0);
     expect_refused("header cut", "truncated");
@@ -276,7 +272,7 @@ Test(safetensors, survives_random_damage) {
             random = random * 1664525 + 1013904223;
             bad[at] = random >> 31 ? (unsigned char)(random >> 16) : (unsigned char)letters[(random >> 8) % 21];
         }
-        write_bytes(bad, size - (round % 8 == 0 ? (random >> 8) % size : 0));
+        case_writer_bytes(path, bad, size - (round % 8 == 0 ? (random >> 8) % size : 0));
         char error[128];
         safetensors *file = safetensors_open(path, error, sizeof error);
         file ? opened++ : refused++;

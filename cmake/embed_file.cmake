@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # One step of pagedcl_embed: ROOT/NAME with its includes resolved, to RESOLVED and, as array SYMBOL, to ARRAY.
 
-# Appends the text of ROOT/<name> to `text`; a header is taken once.
+# Appends the text of ROOT/<name>. A header included twice is there twice: its guard drops the second.
 function(append_file name)
-  get_property(seen GLOBAL PROPERTY embed_seen)
-  if(name IN_LIST seen)
-    return()
-  endif()
-  set_property(GLOBAL APPEND PROPERTY embed_seen "${name}")
   if(NOT EXISTS "${ROOT}/${name}")
     message(FATAL_ERROR "${NAME} includes ${name}, which is not in ${ROOT}")
   endif()

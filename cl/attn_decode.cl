@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Decode attention: one or a few query rows per sequence, keys through a block table, new keys and values stored on the
+ * way. A work-group takes one part of the keys of one sequence and KV head, for one tile of rows. Launch: (work items
+ * of the plan * TUNE_WG, NUM_KV_HEADS); attn_merge follows when any sequence has more than one part.
+ */
+#define WITH_PAGED 1
+#define WITH_APPEND 1
+#define WITH_SPLITS 1
+#if TIER_CPU
+#include "cpu/attn_tile.h"
+#else
+#include "lib/attn_tile.h"
+#endif
+
+__kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
+attn_decode(const __global int *plan, int4 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
+            NEW_PARAMS RESULT_PARAMS, int split_size, float scale_log2, int causal) {
+    keys_source keys = {KEYS_SOURCE};
+    new_source fresh = NEW_SOURCE;
+    attn_result_target target = RESULT_TARGET;
+    attn_problem p;
+    p.keys = keys;
+    p.fresh = fresh;
+    p.causal = causal;
+    p.kv_head = get_group_id(1);
+    problem_from_plan(&p, plan, sections, get_group_id(0), split_size);
+    TILE_MEMORY(memory);
+    attn_tile(&p, q, q_layout, scale_log2, memory, target);
+    store_new(&p, get_local_id(0), TUNE_WG);
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Merges the partial results of sequences whose keys were cut into parts, in ascending order: with m the largest of the
+ * parts' maxima, each part's sum and values count 2^(its maximum - m) times. A work-group takes one query row and head
+ * of one such sequence. Launch: (sequences to merge * TUNE_WG, query rows per sequence * NUM_HEADS).
+ */
+#define WITH_PAGED 0
+#define WITH_APPEND 0
+#define WITH_SPLITS 1
+#define TUNE_ROWS 1
+#define TUNE_KEYS 1
+#include "lib/attn_result.h"
+
+/* sections: x first of the list of sequences to merge, y records. */
+__kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
+attn_merge(const __global int *plan, int4 sections, RESULT_PARAMS) {
+    const __global int *record = plan + sections.y + (long)plan[sections.x + get_group_id(0)] * RECORD_INTS;
+    const int num_splits = record[6];
+    const int token = get_group_id(1) / NUM_HEADS;
+    const int head = get_group_id(1) % NUM_HEADS;
+    const long step = (long)record[1] * NUM_HEADS; /* rows from one part to the next */
+    const long first = record[7] + (long)get_group_id(1);
+
+    float row_max = -INFINITY;
+    for (int s = 0; s < num_splits; s++)
+        row_max = fmax(row_max, partial_sums[(first + s * step) * 2]);
+    float base = row_max == -INFINITY ? 0 : row_max;
+    float row_sum = 0;
+    for (int s = 0; s < num_splits; s++)
+        row_sum += partial_sums[(first + s * step) * 2 + 1] * exp2(partial_sums[(first + s * step) * 2] - base);
+
+    const long row = (long)record[0] + token;
+    for (int d = get_local_id(0); d < HEAD_DIM; d += TUNE_WG) {
+        float acc = 0;
+        for (int s = 0; s < num_splits; s++)
+            acc += partial_acc[(first + s * step) * HEAD_DIM + d] *
+                   exp2(partial_sums[(first + s * step) * 2] - base);
+        STORE1(OUT)(row_sum == 0 ? 0 : acc / row_sum, out + layout_at(out_layout, row, head) + d);
+    }
+    if (get_local_id(0) == 0 && lse_offset >= 0)
+        lse[lse_offset + row * NUM_HEADS + head] = row_sum == 0 ? -INFINITY : row_max * LN_2 + log(row_sum);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Varlen attention: many query rows per sequence, keys packed or through a block table. A work-group takes one tile of
+ * rows of one sequence and KV head over all its keys. Launch: (work items of the plan * TUNE_WG, NUM_KV_HEADS).
+ */
+#define WITH_APPEND 0
+#define WITH_SPLITS 0
+#if TIER_CPU
+#include "cpu/attn_tile.h"
+#else
+#include "lib/attn_tile.h"
+#endif
+
+__kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
+attn_varlen(const __global int *plan, int4 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
+            RESULT_PARAMS, float scale_log2, int causal) {
+    keys_source keys = {KEYS_SOURCE};
+    attn_result_target target = RESULT_TARGET;
+    attn_problem p;
+    p.keys = keys;
+    p.causal = causal;
+    p.kv_head = get_group_id(1);
+    problem_from_plan(&p, plan, sections, get_group_id(0), 0);
+    TILE_MEMORY(memory);
+    attn_tile(&p, q, q_layout, scale_log2, memory, target);
+}

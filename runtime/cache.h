@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PCL_CACHE_H
+#define PCL_CACHE_H
+
+#include "arguments.h"
+#include "chain.h"
+#include "upload.h"
+#include "variant.h"
+
+#include <pagedcl/cache.h>
+
+#include <stdatomic.h>
+
+enum { PCL_MAX_SEGMENTS = 8 };
+
+typedef enum pcl_cache_kernel { PCL_CACHE_WRITE, PCL_CACHE_GATHER, PCL_CACHE_COPY, PCL_CACHE_KERNELS } pcl_cache_kernel;
+
+struct pagedcl_cache {
+    atomic_int references;
+    pagedcl_device *device;  /* retained */
+    pagedcl_cache_desc desc; /* without defaults */
+    int64_t row_elements;    /* of a token: num_kv_heads * head_dim */
+    int64_t block_bytes;     /* of K, or of V, of a block in one layer */
+    int32_t segment_shift;   /* a segment has 2^segment_shift blocks */
+    int32_t num_segments;    /* buffers of K, and of V, of a layer */
+    int32_t num_parameters;  /* the kernels' NUM_SEGMENTS: num_segments, rounded up to 1, 2, 4 or 8 */
+    cl_mem *k, *v;           /* [num_layers][num_segments] */
+    pcl_variant variants[PCL_CACHE_KERNELS];
+    cl_program programs[PCL_CACHE_KERNELS];
+    cl_kernel kernels[PCL_CACHE_KERNELS];
+    pcl_upload upload;
+    /* Scratch of the checks, all 0 outside calls: a number per block, a bit per slot. */
+    int32_t *marks;
+    unsigned char *slot_marks;
+};
+
+/* One more owner; pagedcl_cache_destroy drops it. */
+pagedcl_cache *pcl_cache_retain(pagedcl_cache *cache);
+
+/* Adds the pool's macros to a variant: BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, NUM_SEGMENTS, KV_DTYPE. */
+void pcl_cache_macros(const pagedcl_cache *cache, pcl_variant *variant);
+
+/* Sets the pool's arguments: the segments of K and V of a layer, and segment_shift. */
+void pcl_cache_arguments(const pagedcl_cache *cache, int32_t layer, pcl_arguments *arguments);
+
+/* Errors: INVALID_ARGUMENT for a NULL cache or a layer that it does not have. */
+pagedcl_status pcl_cache_check_layer(const pagedcl_cache *cache, int32_t layer);
+
+/*
+ * Enqueues the write of num_slots > 0 rows with slots that are on the device already, from element slots_offset (int64)
+ * of a buffer on; tensors are checked and complete. kernel: of PCL_CACHE_WRITE, the caller's alone during the call.
+ */
+pagedcl_status pcl_cache_enqueue_write(const pagedcl_cache *cache, pcl_chain *chain, cl_kernel kernel, int32_t layer,
+                                       const pagedcl_tensor *k, const pagedcl_tensor *v, pagedcl_dtype dtype,
+                                       cl_mem slots, int64_t slots_offset, int64_t num_slots);
+
+#endif

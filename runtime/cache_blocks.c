@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole blocks of a pool: copy, upload, download. */
+#include "cache.h"
+
+#include "launch.h"
+#include "status.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+enum { MARK_READ = 1, MARK_WRITTEN = 2 };
+
+static pagedcl_status check_block(const pagedcl_cache *cache, const char *what, int64_t index, int32_t block) {
+    if (block < 0 || block >= cache->desc.num_blocks)
+        return pcl_fail(PAGEDCL_INVALID_BLOCK, "%s %" PRId64 " names block %d; the pool has blocks 0 to %d", what,
+                        index, block, cache->desc.num_blocks - 1);
+    return PAGEDCL_SUCCESS;
+}
+
+/*
+ * How many of the pairs, from the first on, may be copied at once: until one reads a block that an earlier one wrote,
+ * or writes one that an earlier one read or wrote.
+ */
+static int64_t independent_pairs(pagedcl_cache *cache, const int32_t *pairs, int64_t num_pairs) {
+    int64_t count = 0;
+    for (; count < num_pairs; count++) {
+        int32_t *from = &cache->marks[pairs[2 * count]], *to = &cache->marks[pairs[2 * count + 1]];
+        if ((*from & MARK_WRITTEN) != 0 || *to != 0)
+            break;
+        *from |= MARK_READ;
+        *to |= MARK_WRITTEN;
+    }
+    for (int64_t i = 0; i < 2 * count; i++)
+        cache->marks[pairs[i]] = 0;
+    return count;
+}
+
+static pagedcl_status enqueue_copies(pagedcl_cache *cache, pcl_chain *chain, const int32_t *pairs, int64_t num_pairs) {
+    size_t size = (size_t)num_pairs * 2 * sizeof *pairs;
+    void *staging = NULL;
+    PCL_TRY(pcl_upload_begin(&cache->upload, size, &staging));
+    memcpy(staging, pairs, size);
+    PCL_TRY(pcl_upload_send(&cache->upload, chain, size));
+    for (int64_t done = 0; done < num_pairs;) {
+        int64_t count = independent_pairs(cache, pairs + 2 * done, num_pairs - done);
+        for (int32_t layer = 0; layer < cache->desc.num_layers; layer++) {
+            pcl_arguments arguments = pcl_arguments_of(cache->kernels[PCL_CACHE_COPY]);
+            pcl_cache_arguments(cache, layer, &arguments);
+            pcl_argument_mem(&arguments, pcl_upload_buffer(&cache->upload));
+            pcl_argument_long(&arguments, 2 * done);
+            pcl_argument_long(&arguments, count);
+            PCL_TRY(pcl_launch_items(chain, &arguments, count, cache->desc.block_size * (cache->row_elements / 8)));
+        }
+        done += count;
+    }
+    pcl_upload_used(&cache->upload, chain);
+    return PAGEDCL_SUCCESS;
+}
+
+pagedcl_status pagedcl_cache_copy_blocks(pagedcl_cache *cache, cl_command_queue queue, const int32_t *pairs,
+                                         int64_t num_pairs, cl_uint num_events, const cl_event *events,
+                                         cl_event *event) {
+    PCL_TRY(pcl_cache_check_layer(cache, 0));
+    if (num_pairs < 0 || (pairs == NULL && num_pairs > 0))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "pairs must not be NULL, num_pairs not below 0");
+    if (num_pairs > INT32_MAX)
+        return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "%" PRId64 " pairs", num_pairs);
+    for (int64_t i = 0; i < num_pairs; i++) {
+        PCL_TRY(check_block(cache, "pair", i, pairs[2 * i]));
+        PCL_TRY(check_block(cache, "pair", i, pairs[2 * i + 1]));
+        if (pairs[2 * i] == pairs[2 * i + 1])
+            return pcl_fail(PAGEDCL_INVALID_BLOCK, "pair %" PRId64 " copies block %d to itself", i, pairs[2 * i]);
+    }
+    pcl_chain chain;
+    PCL_TRY(pcl_chain_begin(&chain, cache->device, queue, num_events, events));
+    pagedcl_status status = num_pairs > 0 ? enqueue_copies(cache, &chain, pairs, num_pairs) : PAGEDCL_SUCCESS;
+    return pcl_chain_end(&chain, status, event);
+}
+
+/* Checks the blocks of a transfer: in the pool and, when `once`, none of them twice. */
+static pagedcl_status check_blocks(pagedcl_cache *cache, const int32_t *blocks, int64_t num_blocks, bool once) {
+    if (num_blocks < 0 || (blocks == NULL && num_blocks > cache->desc.num_blocks))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "%" PRId64 " blocks of a pool of %d", num_blocks,
+                        cache->desc.num_blocks);
+    if (blocks == NULL)
+        return PAGEDCL_SUCCESS;
+    pagedcl_status status = PAGEDCL_SUCCESS;
+    int64_t marked = 0;
+    for (; marked < num_blocks && status == PAGEDCL_SUCCESS; marked++) {
+        status = check_block(cache, "entry", marked, blocks[marked]);
+        if (status != PAGEDCL_SUCCESS)
+            break;
+        if (once && cache->marks[blocks[marked]] != 0)
+            status = pcl_fail(PAGEDCL_INVALID_BLOCK, "entry %" PRId64 " names block %d, which an earlier one names too",
+                              marked, blocks[marked]);
+        cache->marks[blocks[marked]] = MARK_WRITTEN;
+    }
+    for (int64_t i = 0; i < marked; i++)
+        cache->marks[blocks[i]] = 0;
+    return status;
+}
+
+/* One command for each run of blocks that lie side by side in a segment, for K and for V. */
+static pagedcl_status enqueue_transfer(pagedcl_cache *cache, pcl_chain *chain, int32_t layer, const int32_t *blocks,
+                                       int64_t num_blocks, void *host[2], bool upload) {
+    cl_mem *pools[2] = {cache->k + (int64_t)layer * cache->num_segments,
+                        cache->v + (int64_t)layer * cache->num_segments};
+    for (int64_t i = 0, run = 0; i < num_blocks; i += run) {
+        int32_t first = blocks != NULL ? blocks[i] : (int32_t)i;
+        int32_t segment = first >> cache->segment_shift;
+        for (run = 1; i + run < num_blocks; run++) {
+            int32_t next = blocks != NULL ? blocks[i + run] : (int32_t)(i + run);
+            if (next != first + run || next >> cache->segment_shift != segment)
+                break;
+        }
+        int64_t inside = first - ((int64_t)segment << cache->segment_shift);
+        size_t offset = (size_t)(inside * cache->block_bytes), size = (size_t)(run * cache->block_bytes);
+        for (int which = 0; which < 2; which++) {
+            char *at = (char *)host[which] + i * cache->block_bytes;
+            PCL_TRY(upload ? pcl_chain_write(chain, pools[which][segment], offset, size, at)
+                           : pcl_chain_read(chain, pools[which][segment], offset, size, at));
+        }
+    }
+    return PAGEDCL_SUCCESS;
+}
+
+static pagedcl_status transfer(pagedcl_cache *cache, cl_command_queue queue, int32_t layer, const int32_t *blocks,
+                               int64_t num_blocks, void *host[2], bool upload, cl_uint num_events,
+                               const cl_event *events, cl_event *event) {
+    PCL_TRY(pcl_cache_check_layer(cache, layer));
+    PCL_TRY(check_blocks(cache, blocks, num_blocks, upload));
+    if (num_blocks > 0 && (host[0] == NULL || host[1] == NULL))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k and v must not be NULL");
+    pcl_chain chain;
+    PCL_TRY(pcl_chain_begin(&chain, cache->device, queue, num_events, events));
+    return pcl_chain_end(&chain, enqueue_transfer(cache, &chain, layer, blocks, num_blocks, host, upload), event);
+}
+
+pagedcl_status pagedcl_cache_upload_blocks(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
+                                           const int32_t *blocks, int64_t num_blocks, const void *k, const void *v,
+                                           cl_uint num_events, const cl_event *events, cl_event *event) {
+    void *host[2] = {(void *)k, (void *)v}; /* only read when uploading */
+    return transfer(cache, queue, layer, blocks, num_blocks, host, true, num_events, events, event);
+}
+
+pagedcl_status pagedcl_cache_download_blocks(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
+                                             const int32_t *blocks, int64_t num_blocks, void *k, void *v,
+                                             cl_uint num_events, const cl_event *events, cl_event *event) {
+    void *host[2] = {k, v};
+    return transfer(cache, queue, layer, blocks, num_blocks, host, false, num_events, events, event);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of a pool by slot: write and gather. */
+#include "cache.h"
+
+#include "launch.h"
+#include "status.h"
+#include "table.h"
+#include "tensor.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+pagedcl_status pcl_cache_enqueue_write(const pagedcl_cache *cache, pcl_chain *chain, cl_kernel kernel, int32_t layer,
+                                       const pagedcl_tensor *k, const pagedcl_tensor *v, pagedcl_dtype dtype,
+                                       cl_mem slots, int64_t slots_offset, int64_t num_slots) {
+    pcl_arguments arguments = pcl_arguments_of(kernel);
+    pcl_argument_tensor(&arguments, k);
+    pcl_argument_tensor(&arguments, v);
+    pcl_argument_int(&arguments, (int32_t)dtype);
+    pcl_argument_mem(&arguments, slots);
+    pcl_argument_long(&arguments, slots_offset);
+    pcl_argument_long(&arguments, num_slots);
+    pcl_cache_arguments(cache, layer, &arguments);
+    return pcl_launch_items(chain, &arguments, num_slots, cache->row_elements / 8);
+}
+
+/* True when the slot's mark was set already. */
+static bool mark_slot(pagedcl_cache *cache, int64_t slot) {
+    unsigned char *byte = &cache->slot_marks[slot / 8], bit = (unsigned char)(1u << slot % 8);
+    bool was_set = (*byte & bit) != 0;
+    *byte |= bit;
+    return was_set;
+}
+
+/* Every slot is in the pool or -1, and none occurs twice. */
+static pagedcl_status check_slots(pagedcl_cache *cache, const int64_t *slots, int64_t num_slots) {
+    int64_t end = (int64_t)cache->desc.num_blocks * cache->desc.block_size, marked = 0;
+    pagedcl_status status = PAGEDCL_SUCCESS;
+    for (; marked < num_slots && status == PAGEDCL_SUCCESS; marked++) {
+        int64_t slot = slots[marked];
+        if (slot < -1 || slot >= end)
+            status = pcl_fail(PAGEDCL_INVALID_SLOT,
+                              "slot_mapping[%" PRId64 "] is %" PRId64 "; the pool has slots 0 to %" PRId64, marked,
+                              slot, end - 1);
+        else if (slot >= 0 && mark_slot(cache, slot))
+            status = pcl_fail(PAGEDCL_INVALID_SLOT,
+                              "slot_mapping[%" PRId64 "] is %" PRId64 ", which an earlier row has too", marked, slot);
+    }
+    for (int64_t t = 0; t < marked; t++)
+        if (slots[t] >= 0 && slots[t] < end)
+            cache->slot_marks[slots[t] / 8] = 0;
+    return status;
+}
+
+pagedcl_status pagedcl_cache_write(pagedcl_cache *cache, cl_command_queue queue, int32_t layer, const pagedcl_tensor *k,
+                                   const pagedcl_tensor *v, pagedcl_dtype dtype, const int64_t *slot_mapping,
+                                   int64_t num_slots, cl_uint num_events, const cl_event *events, cl_event *event) {
+    PCL_TRY(pcl_cache_check_layer(cache, layer));
+    if (k == NULL || v == NULL || num_slots < 0 || (slot_mapping == NULL && num_slots > 0))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k, v and slot_mapping must not be NULL, num_slots not below 0");
+    if (dtype == PAGEDCL_DTYPE_DEFAULT)
+        dtype = cache->desc.dtype;
+    if (pagedcl_dtype_size(dtype) == 0)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "dtype %d is not one of pagedcl_dtype", (int)dtype);
+    pagedcl_tensor own_k, own_v;
+    PCL_TRY(pcl_tensor_check("k", k, num_slots, cache->desc.num_kv_heads, cache->desc.head_dim, dtype, &own_k));
+    PCL_TRY(pcl_tensor_check("v", v, num_slots, cache->desc.num_kv_heads, cache->desc.head_dim, dtype, &own_v));
+    PCL_TRY(check_slots(cache, slot_mapping, num_slots));
+
+    pcl_chain chain;
+    PCL_TRY(pcl_chain_begin(&chain, cache->device, queue, num_events, events));
+    pagedcl_status status = PAGEDCL_SUCCESS;
+    if (num_slots > 0) {
+        /* num_slots rows are in a buffer: their slots fit the host's memory too. */
+        size_t size = (size_t)num_slots * sizeof *slot_mapping;
+        void *staging = NULL;
+        status = pcl_upload_begin(&cache->upload, size, &staging);
+        if (status == PAGEDCL_SUCCESS) {
+            memcpy(staging, slot_mapping, size);
+            status = pcl_upload_send(&cache->upload, &chain, size);
+        }
+        if (status == PAGEDCL_SUCCESS)
+            status = pcl_cache_enqueue_write(cache, &chain, cache->kernels[PCL_CACHE_WRITE], layer, &own_k, &own_v,
+                                             dtype, pcl_upload_buffer(&cache->upload), 0, num_slots);
+        if (status == PAGEDCL_SUCCESS)
+            pcl_upload_used(&cache->upload, &chain);
+    }
+    return pcl_chain_end(&chain, status, event);
+}
+
+static pagedcl_status enqueue_gather(pagedcl_cache *cache, pcl_chain *chain, int32_t layer, const pcl_table *table,
+                                     const int32_t *seqlens, int32_t num_seqs, int64_t total, const pagedcl_tensor *k,
+                                     const pagedcl_tensor *v) {
+    size_t size = (size_t)total * sizeof(int64_t);
+    void *staging = NULL;
+    PCL_TRY(pcl_upload_begin(&cache->upload, size, &staging));
+    int64_t *slots = staging;
+    for (int32_t seq = 0; seq < num_seqs; seq++) {
+        pcl_table_slots(cache, table, seq, 0, seqlens[seq], slots);
+        slots += seqlens[seq];
+    }
+    PCL_TRY(pcl_upload_send(&cache->upload, chain, size));
+    pcl_arguments arguments = pcl_arguments_of(cache->kernels[PCL_CACHE_GATHER]);
+    pcl_cache_arguments(cache, layer, &arguments);
+    pcl_argument_mem(&arguments, pcl_upload_buffer(&cache->upload));
+    pcl_argument_long(&arguments, 0);
+    pcl_argument_long(&arguments, total);
+    pcl_argument_mem(&arguments, k->mem);
+    pcl_argument_long(&arguments, k->offset);
+    pcl_argument_mem(&arguments, v->mem);
+    pcl_argument_long(&arguments, v->offset);
+    PCL_TRY(pcl_launch_items(chain, &arguments, total, cache->row_elements / 8));
+    pcl_upload_used(&cache->upload, chain);
+    return PAGEDCL_SUCCESS;
+}
+
+pagedcl_status pagedcl_cache_gather(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
+                                    const int32_t *block_table, int64_t block_table_stride, const int32_t *seqlens,
+                                    int32_t num_seqs, const pagedcl_tensor *k, const pagedcl_tensor *v,
+                                    cl_uint num_events, const cl_event *events, cl_event *event) {
+    PCL_TRY(pcl_cache_check_layer(cache, layer));
+    if (k == NULL || v == NULL || num_seqs < 0 || block_table_stride < 0 ||
+        (num_seqs > 0 && (seqlens == NULL || (block_table == NULL && block_table_stride > 0))))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                        "k, v, block_table and seqlens must not be NULL, num_seqs and block_table_stride not below 0");
+    pcl_table table = {block_table, block_table_stride};
+    int64_t total = 0;
+    for (int32_t seq = 0; seq < num_seqs; seq++) {
+        PCL_TRY(pcl_table_check(cache, &table, seq, seqlens[seq]));
+        total += seqlens[seq];
+    }
+    if ((k->token_stride | k->head_stride | v->token_stride | v->head_stride) != 0)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "gather writes contiguous rows: leave the strides of k and v 0");
+    pagedcl_tensor own_k, own_v;
+    PCL_TRY(pcl_tensor_check("k", k, total, cache->desc.num_kv_heads, cache->desc.head_dim, cache->desc.dtype, &own_k));
+    PCL_TRY(pcl_tensor_check("v", v, total, cache->desc.num_kv_heads, cache->desc.head_dim, cache->desc.dtype, &own_v));
+
+    pcl_chain chain;
+    PCL_TRY(pcl_chain_begin(&chain, cache->device, queue, num_events, events));
+    pagedcl_status status = PAGEDCL_SUCCESS;
+    if (total > 0)
+        status = enqueue_gather(cache, &chain, layer, &table, seqlens, num_seqs, total, &own_k, &own_v);
+    return pcl_chain_end(&chain, status, event);
+}

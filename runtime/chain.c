@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "chain.h"
+
+#include "device.h"
+#include "status.h"
+
+pagedcl_status pcl_chain_begin(pcl_chain *chain, const pagedcl_device *device, cl_command_queue queue,
+                               cl_uint num_events, const cl_event *events) {
+    if ((num_events > 0) != (events != NULL))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_events is %u but events is %s", (unsigned)num_events,
+                        events != NULL ? "not NULL" : "NULL");
+    *chain = (pcl_chain){
+        .queue = queue != NULL ? queue : device->queue,
+        .num_wait = num_events,
+        .wait = events,
+    };
+    cl_command_queue_properties properties = 0;
+    cl_int code = clGetCommandQueueInfo(chain->queue, CL_QUEUE_PROPERTIES, sizeof properties, &properties, NULL);
+    if (code != CL_SUCCESS)
+        return pcl_fail_opencl(code, "clGetCommandQueueInfo");
+    chain->out_of_order = (properties & CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE) != 0;
+    return PAGEDCL_SUCCESS;
+}
+
+/* After each enqueue. */
+static pagedcl_status step(pcl_chain *chain, cl_int code, const char *call, cl_event event) {
+    if (code != CL_SUCCESS)
+        return pcl_fail_opencl(code, call);
+    if (chain->last != NULL)
+        clReleaseEvent(chain->last);
+    chain->last = event;
+    chain->num_wait = chain->out_of_order ? 1 : 0;
+    chain->wait = chain->out_of_order ? &chain->last : NULL;
+    return PAGEDCL_SUCCESS;
+}
+
+pagedcl_status pcl_chain_launch(pcl_chain *chain, cl_kernel kernel, cl_uint dimensions, const size_t *global,
+                                const size_t *local) {
+    cl_event event = NULL;
+    cl_int code = clEnqueueNDRangeKernel(chain->queue, kernel, dimensions, NULL, global, local, chain->num_wait,
+                                         chain->wait, &event);
+    return step(chain, code, "clEnqueueNDRangeKernel", event);
+}
+
+pagedcl_status pcl_chain_write(pcl_chain *chain, cl_mem buffer, size_t offset, size_t size, const void *from) {
+    cl_event event = NULL;
+    cl_int code =
+        clEnqueueWriteBuffer(chain->queue, buffer, CL_FALSE, offset, size, from, chain->num_wait, chain->wait, &event);
+    return step(chain, code, "clEnqueueWriteBuffer", event);
+}
+
+pagedcl_status pcl_chain_read(pcl_chain *chain, cl_mem buffer, size_t offset, size_t size, void *to) {
+    cl_event event = NULL;
+    cl_int code =
+        clEnqueueReadBuffer(chain->queue, buffer, CL_FALSE, offset, size, to, chain->num_wait, chain->wait, &event);
+    return step(chain, code, "clEnqueueReadBuffer", event);
+}
+
+static pagedcl_status barrier(pcl_chain *chain, cl_uint num_events, const cl_event *events) {
+    cl_event event = NULL;
+    cl_int code = clEnqueueBarrierWithWaitList(chain->queue, num_events, events, &event);
+    return step(chain, code, "clEnqueueBarrierWithWaitList", event);
+}
+
+pagedcl_status pcl_chain_wait(pcl_chain *chain, cl_event event) {
+    if (event == NULL)
+        return PAGEDCL_SUCCESS;
+    /* The list so far first, so that it need not be copied to add one event to it. */
+    if (chain->num_wait > 0)
+        PCL_TRY(barrier(chain, chain->num_wait, chain->wait));
+    return barrier(chain, 1, &event);
+}
+
+cl_event pcl_chain_last(const pcl_chain *chain) {
+    return chain->last != NULL && clRetainEvent(chain->last) == CL_SUCCESS ? chain->last : NULL;
+}
+
+pagedcl_status pcl_chain_end(pcl_chain *chain, pagedcl_status status, cl_event *event) {
+    if (event != NULL && status == PAGEDCL_SUCCESS && chain->last == NULL)
+        status = barrier(chain, chain->num_wait, chain->wait);
+    if (event != NULL && status == PAGEDCL_SUCCESS) {
+        cl_int code = clFlush(chain->queue);
+        if (code != CL_SUCCESS)
+            status = pcl_fail_opencl(code, "clFlush");
+    }
+    if (event != NULL && status == PAGEDCL_SUCCESS) {
+        *event = chain->last;
+        chain->last = NULL;
+    }
+    if (chain->last != NULL)
+        clReleaseEvent(chain->last);
+    chain->last = NULL;
+    return status;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "upload.h"
+
+#include "status.h"
+
+#include <stdlib.h>
+
+/* Buffers grow in whole steps of this many bytes, so that a batch that grows by a token does not make a new one. */
+enum { GROWTH = 16384 };
+
+void pcl_upload_init(pcl_upload *upload, cl_context context) {
+    *upload = (pcl_upload){.context = context};
+}
+
+static void drop_event(cl_event *event) {
+    if (*event != NULL)
+        clReleaseEvent(*event);
+    *event = NULL;
+}
+
+static void release_slot(pcl_upload_slot *slot) {
+    /* The write still reads the staging buffer. A failed wait means that the queue is dead and nothing runs. */
+    if (slot->written != NULL)
+        clWaitForEvents(1, &slot->written);
+    drop_event(&slot->written);
+    drop_event(&slot->last);
+    if (slot->queue != NULL)
+        clReleaseCommandQueue(slot->queue);
+    if (slot->buffer != NULL)
+        clReleaseMemObject(slot->buffer);
+    free(slot->staging);
+    *slot = (pcl_upload_slot){0};
+}
+
+void pcl_upload_release(pcl_upload *upload) {
+    release_slot(&upload->slots[0]);
+    release_slot(&upload->slots[1]);
+}
+
+/* New buffers; the old device buffer lives on until the commands that use it are done. */
+static pagedcl_status grow(cl_context context, pcl_upload_slot *slot, size_t size) {
+    if (size > SIZE_MAX - 2 * GROWTH || size > SIZE_MAX / 2)
+        return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "an upload of %zu bytes", size);
+    size_t capacity = slot->capacity * 2 > size ? slot->capacity * 2 : size;
+    capacity = (capacity + GROWTH - 1) / GROWTH * GROWTH;
+    void *staging = malloc(capacity);
+    if (staging == NULL)
+        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for %zu bytes of staging", capacity);
+    cl_int code = CL_SUCCESS;
+    cl_mem buffer = clCreateBuffer(context, CL_MEM_READ_ONLY, capacity, NULL, &code);
+    if (code != CL_SUCCESS) {
+        free(staging);
+        return pcl_fail_opencl(code, "clCreateBuffer");
+    }
+    release_slot(slot);
+    *slot = (pcl_upload_slot){.staging = staging, .buffer = buffer, .capacity = capacity};
+    return PAGEDCL_SUCCESS;
+}
+
+pagedcl_status pcl_upload_begin(pcl_upload *upload, size_t size, void **staging) {
+    pcl_upload_slot *slot = &upload->slots[1 - upload->current];
+    if (slot->written != NULL) {
+        cl_int code = clWaitForEvents(1, &slot->written);
+        if (code != CL_SUCCESS && code != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST)
+            return pcl_fail_opencl(code, "clWaitForEvents");
+        drop_event(&slot->written);
+    }
+    if (slot->capacity < size)
+        PCL_TRY(grow(upload->context, slot, size));
+    *staging = slot->staging;
+    return PAGEDCL_SUCCESS;
+}
+
+/* Puts the chain behind the last command on the slot's buffer. One in-order queue needs nothing for that. */
+static pagedcl_status order(const pcl_upload_slot *slot, pcl_chain *chain) {
+    if (slot->queue == chain->queue && !chain->out_of_order)
+        return PAGEDCL_SUCCESS;
+    return pcl_chain_wait(chain, slot->last);
+}
+
+static void set_last(pcl_upload_slot *slot, const pcl_chain *chain) {
+    drop_event(&slot->last);
+    slot->last = pcl_chain_last(chain);
+    if (slot->queue != chain->queue) {
+        if (slot->queue != NULL)
+            clReleaseCommandQueue(slot->queue);
+        slot->queue = clRetainCommandQueue(chain->queue) == CL_SUCCESS ? chain->queue : NULL;
+    }
+}
+
+pagedcl_status pcl_upload_send(pcl_upload *upload, pcl_chain *chain, size_t size) {
+    pcl_upload_slot *slot = &upload->slots[1 - upload->current];
+    PCL_TRY(order(slot, chain));
+    PCL_TRY(pcl_chain_write(chain, slot->buffer, 0, size, slot->staging));
+    slot->written = pcl_chain_last(chain);
+    set_last(slot, chain);
+    upload->current = 1 - upload->current;
+    return PAGEDCL_SUCCESS;
+}
+
+cl_mem pcl_upload_buffer(const pcl_upload *upload) {
+    return upload->slots[upload->current].buffer;
+}
+
+pagedcl_status pcl_upload_use(const pcl_upload *upload, pcl_chain *chain) {
+    return order(&upload->slots[upload->current], chain);
+}
+
+void pcl_upload_used(pcl_upload *upload, const pcl_chain *chain) {
+    set_last(&upload->slots[upload->current], chain);
+}

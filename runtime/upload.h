@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Small host data on its way to the device, double-buffered: the caller's arrays are copied into one of two staging
+ * buffers, which a non-blocking write carries to its device buffer. The other pair may still be in use.
+ */
+#ifndef PCL_UPLOAD_H
+#define PCL_UPLOAD_H
+
+#include "chain.h"
+
+#include <stddef.h>
+
+typedef struct pcl_upload_slot {
+    void *staging;
+    cl_mem buffer;
+    size_t capacity;        /* bytes of both */
+    cl_event written;       /* of the write; the staging buffer is busy until then */
+    cl_event last;          /* of the last command that writes or reads the device buffer */
+    cl_command_queue queue; /* where that command is, retained */
+} pcl_upload_slot;
+
+typedef struct pcl_upload {
+    cl_context context;
+    pcl_upload_slot slots[2];
+    int current; /* the slot last sent */
+} pcl_upload;
+
+void pcl_upload_init(pcl_upload *upload, cl_context context);
+void pcl_upload_release(pcl_upload *upload);
+
+/*
+ * The staging buffer of the next upload, with room for size > 0 bytes. Blocks only while the write of the upload before
+ * last runs. Until pcl_upload_send the current buffer stays current.
+ */
+pagedcl_status pcl_upload_begin(pcl_upload *upload, size_t size, void **staging);
+
+/* Enqueues the write of the first size bytes; the buffer is now the current one. */
+pagedcl_status pcl_upload_send(pcl_upload *upload, pcl_chain *chain, size_t size);
+
+/* The device buffer last sent. */
+cl_mem pcl_upload_buffer(const pcl_upload *upload);
+
+/* Lets the chain read the current buffer: orders it behind the commands that touched the buffer before. */
+pagedcl_status pcl_upload_use(const pcl_upload *upload, pcl_chain *chain);
+
+/* The chain, which used the current buffer, ends here: to be called before pcl_chain_end. */
+void pcl_upload_used(pcl_upload *upload, const pcl_chain *chain);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One of the library's kernels with its macros. The key, "attn_decode HEAD_DIM=80 ...", is what logs, errors, tests and
+ * benchmarks call it by.
+ */
+#ifndef PCL_VARIANT_H
+#define PCL_VARIANT_H
+
+#include <pagedcl/device.h>
+#include <pagedcl/dtype.h>
+
+#include <stdint.h>
+
+typedef struct pcl_variant {
+    char key[512];
+} pcl_variant;
+
+/* A variant of cl/<kernel>.cl without macros; then one call a macro. */
+void pcl_variant_init(pcl_variant *variant, const char *kernel);
+void pcl_variant_int(pcl_variant *variant, const char *macro, int64_t value);
+void pcl_variant_dtype(pcl_variant *variant, const char *macro, pagedcl_dtype dtype);
+
+/*
+ * Builds the programs of `count` variants at once (blocking); programs[i] is the caller's. The environment's
+ * PAGEDCL_KERNEL_DIR, for those who work on kernels, names a folder to read sources from instead of the embedded ones.
+ * Errors: as pagedcl_programs_build; IO_ERROR for that folder.
+ */
+pagedcl_status pcl_variants_build(pagedcl_device *device, const pcl_variant *variants, size_t count,
+                                  cl_program *programs);
+
+/* The kernel of a variant's program, which has the name of its file. */
+pagedcl_status pcl_variant_kernel(const pcl_variant *variant, cl_program program, cl_kernel *kernel);
+
+#endif

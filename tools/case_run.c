@@ -380,7 +380,7 @@ static void judge(run *r, pagedcl_status status) {
 }
 
 void case_run(pagedcl_device *device, const case_file *file, pagedcl_tier tier, case_outcome *outcome) {
-    *outcome = (case_outcome){.result = CASE_PASSED, .tier = PAGEDCL_TIER_AUTO};
+    *outcome = (case_outcome){.result = CASE_PASSED, .tier = PAGEDCL_TIER_AUTO, .max_error = -1};
     const char *feature = case_unsupported_feature(file);
     if (feature) {
         outcome->result = CASE_UNSUPPORTED;

@@ -15,8 +15,8 @@ typedef enum case_result {
 
 typedef struct case_outcome {
     case_result result;
-    pagedcl_tier tier; /* of the attention kernels; AUTO when none was made */
-    double max_error;
+    pagedcl_tier tier;  /* of the attention kernels; AUTO when none was made */
+    double max_error;   /* negative: nothing was compared */
     char message[1024]; /* why it failed or is unsupported, or how it was refused, as it should be; may be "" */
 } case_outcome;
 

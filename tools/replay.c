@@ -101,21 +101,22 @@ static const char *result_name(case_result result) {
 
 static void print_outcome(const char *name, const case_outcome *outcome, bool verbose) {
     printf("%-32s %-11s", name, result_name(outcome->result));
-    if (outcome->result == CASE_UNSUPPORTED)
-        printf("  %s", outcome->message);
-    else
-        printf("  %-8.2g  %s", outcome->max_error,
-               outcome->tier == PAGEDCL_TIER_AUTO ? "-" : pagedcl_tier_name(outcome->tier));
-    if (outcome->result != CASE_UNSUPPORTED && outcome->message[0] && (outcome->result == CASE_FAILED || verbose)) {
-        /* Of a build log one line is enough to recognise it; the log callback has printed the rest. */
-        printf("  %.*s", (int)strcspn(outcome->message, "\n"), outcome->message);
+    if (outcome->result != CASE_UNSUPPORTED) {
+        char error[16] = "-";
+        if (outcome->max_error >= 0)
+            snprintf(error, sizeof error, "%.2g", outcome->max_error);
+        printf("  %-8s  %s", error, outcome->tier == PAGEDCL_TIER_AUTO ? "-" : pagedcl_tier_name(outcome->tier));
     }
+    bool explain = outcome->result != CASE_PASSED || verbose;
+    if (explain && outcome->message[0]) /* of a build log one line: the library has logged the rest */
+        printf("  %.*s", (int)strcspn(outcome->message, "\n"), outcome->message);
     putchar('\n');
     fflush(stdout); /* a case may be slow, and the next may end the process in the driver */
 }
 
 static json_t *outcome_to_json(const char *path, const char *name, const case_outcome *outcome) {
-    json_t *error = isfinite(outcome->max_error) ? json_real(outcome->max_error) : json_null();
+    bool has_error = outcome->max_error >= 0 && isfinite(outcome->max_error);
+    json_t *error = has_error ? json_real(outcome->max_error) : json_null();
     const char *tier = outcome->tier == PAGEDCL_TIER_AUTO ? NULL : pagedcl_tier_name(outcome->tier);
     return json_pack("{s:o, s:o, s:s, s:o, s:s?, s:o}", "file", json_text(path), "name", json_text(name), "result",
                      result_name(outcome->result), "max_error", error, "tier", tier, "message",

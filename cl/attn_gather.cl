@@ -1,58 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the gather baseline does around its two matrix products. It computes on float32; the products are CLBlast's.
- * Roles: Q, KV, OUT. TUNE_WG: work-items that share a row of scores, a power of two.
+ * What the gather baseline does around its two matrix products, which are CLBlast's, on float32.
+ * Layouts: x offset, y token stride, z head stride, in elements. TUNE_WG: work-items that share a row of scores, a
+ * power of two.
  */
+#if !defined(Q_DTYPE) || !defined(KV_DTYPE) || !defined(OUT_DTYPE) || !defined(TUNE_WG)
+#error a macro of attn_gather.cl is missing
+#endif
+
 #include "lib/types.h"
 
-/*
- * Strided elements of a dtype to contiguous floats: to is [tokens, heads, head_dim]. A work-item moves 8 elements.
- * Launch: (head_dim / 8, heads, tokens).
- */
-#define LOAD_KERNEL(role, name)                                                                                       \
-    __kernel void name(const __global STORAGE(role) *from, long offset, long token_stride, long head_stride,         \
-                       __global float *to) {                                                                         \
-        long token = (long)get_global_id(2);                                                                         \
-        long head = (long)get_global_id(1);                                                                          \
-        long d = (long)get_global_id(0) * 8;                                                                         \
-        long row = token * (long)get_global_size(1) + head;                                                          \
-        float8 x = LOAD8(role)(from + offset + token * token_stride + head * head_stride + d);                       \
-        vstore8(x, 0, to + row * (long)get_global_size(0) * 8 + d);                                                  \
-    }
-LOAD_KERNEL(Q, attn_gather_load_q)
-LOAD_KERNEL(KV, attn_gather_load_kv)
+/* The eight elements of this work-item, launched as (head_dim / 8, heads, tokens): in a layout, and contiguous. */
+static long element_at(long4 layout) {
+    return layout.x + (long)get_global_id(2) * layout.y + (long)get_global_id(1) * layout.z + (long)get_global_id(0) * 8;
+}
+static long contiguous_at(void) {
+    long row = (long)get_global_id(2) * (long)get_global_size(1) + (long)get_global_id(1);
+    return (row * (long)get_global_size(0) + (long)get_global_id(0)) * 8;
+}
+
+/* Elements to contiguous floats. Launch: (head_dim / 8, heads, tokens). */
+__kernel void attn_gather_load_q(const __global STORAGE(Q) *from, long4 layout, __global float *to) {
+    vstore8(LOAD8(Q)(from + element_at(layout)), 0, to + contiguous_at());
+}
+__kernel void attn_gather_load_kv(const __global STORAGE(KV) *from, long4 layout, __global float *to) {
+    vstore8(LOAD8(KV)(from + element_at(layout)), 0, to + contiguous_at());
+}
 
 /* How many keys a query row sees: the first ones. */
 static int visible_keys(int row, int seqlen_q, int seqlen_k, int causal) {
-    return causal ? max(0, row + 1 + seqlen_k - seqlen_q) : seqlen_k;
+    return causal ? max(0, seqlen_k - (seqlen_q - 1 - row)) : seqlen_k;
 }
 
-/* scratch[0 .. TUNE_WG) reduced to its largest element, or its sum. */
+/* The largest x of the work-group, and the sum of all. The tree is the same for any batch, and so the result. */
 static float reduce_max(__local float *scratch, float x) {
-    int i = (int)get_local_id(0);
-    scratch[i] = x;
-    for (int half_way = TUNE_WG / 2; half_way > 0; half_way /= 2) {
+    int lane = (int)get_local_id(0);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    scratch[lane] = x;
+    for (int width = TUNE_WG / 2; width > 0; width /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (i < half_way)
-            scratch[i] = fmax(scratch[i], scratch[i + half_way]);
+        if (lane < width)
+            scratch[lane] = fmax(scratch[lane], scratch[lane + width]);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    x = scratch[0];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    return x;
+    return scratch[0];
 }
 static float reduce_sum(__local float *scratch, float x) {
-    int i = (int)get_local_id(0);
-    scratch[i] = x;
-    for (int half_way = TUNE_WG / 2; half_way > 0; half_way /= 2) {
+    int lane = (int)get_local_id(0);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    scratch[lane] = x;
+    for (int width = TUNE_WG / 2; width > 0; width /= 2) {
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (i < half_way)
-            scratch[i] += scratch[i + half_way];
+        if (lane < width)
+            scratch[lane] += scratch[lane + width];
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    x = scratch[0];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    return x;
+    return scratch[0];
 }
 
 /*
@@ -85,25 +88,20 @@ attn_gather_softmax(__global float *scores, int seqlen_q, int seqlen_k, int caus
     row_sum = reduce_sum(scratch, row_sum);
     const float scale = row_sum == 0 ? 0 : 1 / row_sum;
 
-    for (int j = lane; j < visible; j += TUNE_WG)
-        score[j] *= scale;
-    for (int j = visible + lane; j < seqlen_k; j += TUNE_WG)
-        score[j] = 0;
+    for (int j = lane; j < seqlen_k; j += TUNE_WG)
+        score[j] = j < visible ? score[j] * scale : 0;
     if (lane == 0 && lse_offset >= 0)
         lse[lse_offset + row * (long)get_num_groups(1) + head] = row_sum == 0 ? -INFINITY : row_max + log(row_sum);
 }
 
 /*
- * One sequence: result [seqlen_q, num_heads, head_dim] to strided elements of out; 0 where a row sees no key, whatever
- * result holds. Launch: (head_dim / 8, num_heads, seqlen_q).
+ * One sequence: contiguous floats to elements of out; 0 where a row sees no key, whatever result holds.
+ * Launch: (head_dim / 8, num_heads, seqlen_q).
  */
 __kernel void attn_gather_store(const __global float *result, int seqlen_q, int seqlen_k, int causal,
-                                __global STORAGE(OUT) *out, long offset, long token_stride, long head_stride) {
-    long row = (long)get_global_id(2);
-    long head = (long)get_global_id(1);
-    long d = (long)get_global_id(0) * 8;
+                                __global STORAGE(OUT) *out, long4 layout) {
     float8 x = 0;
-    if (visible_keys((int)row, seqlen_q, seqlen_k, causal) > 0)
-        x = vload8(0, result + (row * (long)get_global_size(1) + head) * (long)get_global_size(0) * 8 + d);
-    STORE8(OUT)(x, out + offset + row * token_stride + head * head_stride + d);
+    if (visible_keys((int)get_global_id(2), seqlen_q, seqlen_k, causal) > 0)
+        x = vload8(0, result + contiguous_at());
+    STORE8(OUT)(x, out + element_at(layout));
 }

@@ -14,8 +14,8 @@
 #endif
 
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
-attn_decode(const __global int *plan, int4 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
-            NEW_PARAMS RESULT_PARAMS, int split_size, float scale_log2, int causal) {
+attn_decode(const __global int *plan, int2 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
+            NEW_PARAMS RESULT_PARAMS, float scale_log2, int causal) {
     keys_source keys = {KEYS_SOURCE};
     new_source fresh = NEW_SOURCE;
     attn_result_target target = RESULT_TARGET;
@@ -24,7 +24,7 @@ attn_decode(const __global int *plan, int4 sections, const __global STORAGE(Q) *
     p.fresh = fresh;
     p.causal = causal;
     p.kv_head = get_group_id(1);
-    problem_from_plan(&p, plan, sections, get_group_id(0), split_size);
+    problem_from_plan(&p, plan, sections, get_group_id(0));
     TILE_MEMORY(memory);
     attn_tile(&p, q, q_layout, scale_log2, memory, target);
     store_new(&p, get_local_id(0), TUNE_WG);

@@ -2,7 +2,7 @@
 /*
  * Merges the partial results of sequences whose keys were cut into parts, in ascending order: with m the largest of the
  * parts' maxima, each part's sum and values count 2^(its maximum - m) times. A work-group takes one query row and head
- * of one such sequence. Launch: (sequences to merge * TUNE_WG, query rows per sequence * NUM_HEADS).
+ * of one such sequence. Launch: sequences to merge * query rows of each * NUM_HEADS work-groups of TUNE_WG.
  */
 #define WITH_PAGED 0
 #define WITH_APPEND 0
@@ -11,15 +11,17 @@
 #define TUNE_KEYS 1
 #include "lib/attn_result.h"
 
-/* sections: x first of the list of sequences to merge, y records. */
+/* sections: x the list of sequences to merge, y records. seqlen_q: query rows of each. */
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
-attn_merge(const __global int *plan, int4 sections, RESULT_PARAMS) {
-    const __global int *record = plan + sections.y + (long)plan[sections.x + get_group_id(0)] * RECORD_INTS;
+attn_merge(const __global int *plan, int2 sections, int seqlen_q, RESULT_PARAMS) {
+    const long step = (long)seqlen_q * NUM_HEADS; /* partial rows from one part to the next */
+    const __global int *record =
+        plan + sections.y + (long)plan[sections.x + get_group_id(0) / step] * RECORD_INTS;
     const int num_splits = record[6];
-    const int token = get_group_id(1) / NUM_HEADS;
-    const int head = get_group_id(1) % NUM_HEADS;
-    const long step = (long)record[1] * NUM_HEADS; /* rows from one part to the next */
-    const long first = record[7] + (long)get_group_id(1);
+    const int inside = (int)(get_group_id(0) % step);
+    const int token = inside / NUM_HEADS;
+    const int head = inside % NUM_HEADS;
+    const long first = (long)record[7] + inside;
 
     float row_max = -INFINITY;
     for (int s = 0; s < num_splits; s++)

@@ -12,7 +12,7 @@
 #endif
 
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
-attn_varlen(const __global int *plan, int4 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
+attn_varlen(const __global int *plan, int2 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
             RESULT_PARAMS, float scale_log2, int causal) {
     keys_source keys = {KEYS_SOURCE};
     attn_result_target target = RESULT_TARGET;
@@ -20,7 +20,7 @@ attn_varlen(const __global int *plan, int4 sections, const __global STORAGE(Q) *
     p.keys = keys;
     p.causal = causal;
     p.kv_head = get_group_id(1);
-    problem_from_plan(&p, plan, sections, get_group_id(0), 0);
+    problem_from_plan(&p, plan, sections, get_group_id(0));
     TILE_MEMORY(memory);
     attn_tile(&p, q, q_layout, scale_log2, memory, target);
 }

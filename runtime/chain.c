@@ -92,3 +92,24 @@ pagedcl_status pcl_chain_end(pcl_chain *chain, pagedcl_status status, cl_event *
     chain->last = NULL;
     return status;
 }
+
+pagedcl_status pcl_fence_wait(const pcl_fence *fence, pcl_chain *chain) {
+    if (fence->queue == chain->queue && !chain->out_of_order)
+        return PAGEDCL_SUCCESS;
+    return pcl_chain_wait(chain, fence->last);
+}
+
+void pcl_fence_set(pcl_fence *fence, const pcl_chain *chain) {
+    pcl_fence_release(fence);
+    fence->last = pcl_chain_last(chain);
+    if (clRetainCommandQueue(chain->queue) == CL_SUCCESS)
+        fence->queue = chain->queue;
+}
+
+void pcl_fence_release(pcl_fence *fence) {
+    if (fence->last != NULL)
+        clReleaseEvent(fence->last);
+    if (fence->queue != NULL)
+        clReleaseCommandQueue(fence->queue);
+    *fence = (pcl_fence){0};
+}

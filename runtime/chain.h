@@ -44,4 +44,17 @@ cl_event pcl_chain_last(const pcl_chain *chain);
  */
 pagedcl_status pcl_chain_end(pcl_chain *chain, pagedcl_status status, cl_event *event);
 
+/* The last command on something that later calls use too, maybe on other queues. All zero: none. */
+typedef struct pcl_fence {
+    cl_event last;          /* owned */
+    cl_command_queue queue; /* where it is; owned */
+} pcl_fence;
+
+/* Puts the rest of the chain behind the fence. One in-order queue needs no command for that. */
+pagedcl_status pcl_fence_wait(const pcl_fence *fence, pcl_chain *chain);
+
+/* Moves the fence to the chain's last command. */
+void pcl_fence_set(pcl_fence *fence, const pcl_chain *chain);
+void pcl_fence_release(pcl_fence *fence);
+
 #endif

@@ -23,9 +23,7 @@ static void release_slot(pcl_upload_slot *slot) {
     if (slot->written != NULL)
         clWaitForEvents(1, &slot->written);
     drop_event(&slot->written);
-    drop_event(&slot->last);
-    if (slot->queue != NULL)
-        clReleaseCommandQueue(slot->queue);
+    pcl_fence_release(&slot->last);
     if (slot->buffer != NULL)
         clReleaseMemObject(slot->buffer);
     free(slot->staging);
@@ -71,29 +69,12 @@ pagedcl_status pcl_upload_begin(pcl_upload *upload, size_t size, void **staging)
     return PAGEDCL_SUCCESS;
 }
 
-/* Puts the chain behind the last command on the slot's buffer. One in-order queue needs nothing for that. */
-static pagedcl_status order(const pcl_upload_slot *slot, pcl_chain *chain) {
-    if (slot->queue == chain->queue && !chain->out_of_order)
-        return PAGEDCL_SUCCESS;
-    return pcl_chain_wait(chain, slot->last);
-}
-
-static void set_last(pcl_upload_slot *slot, const pcl_chain *chain) {
-    drop_event(&slot->last);
-    slot->last = pcl_chain_last(chain);
-    if (slot->queue != chain->queue) {
-        if (slot->queue != NULL)
-            clReleaseCommandQueue(slot->queue);
-        slot->queue = clRetainCommandQueue(chain->queue) == CL_SUCCESS ? chain->queue : NULL;
-    }
-}
-
 pagedcl_status pcl_upload_send(pcl_upload *upload, pcl_chain *chain, size_t size) {
     pcl_upload_slot *slot = &upload->slots[1 - upload->current];
-    PCL_TRY(order(slot, chain));
+    PCL_TRY(pcl_fence_wait(&slot->last, chain));
     PCL_TRY(pcl_chain_write(chain, slot->buffer, 0, size, slot->staging));
     slot->written = pcl_chain_last(chain);
-    set_last(slot, chain);
+    pcl_fence_set(&slot->last, chain);
     upload->current = 1 - upload->current;
     return PAGEDCL_SUCCESS;
 }
@@ -103,9 +84,9 @@ cl_mem pcl_upload_buffer(const pcl_upload *upload) {
 }
 
 pagedcl_status pcl_upload_use(const pcl_upload *upload, pcl_chain *chain) {
-    return order(&upload->slots[upload->current], chain);
+    return pcl_fence_wait(&upload->slots[upload->current].last, chain);
 }
 
 void pcl_upload_used(pcl_upload *upload, const pcl_chain *chain) {
-    set_last(&upload->slots[upload->current], chain);
+    pcl_fence_set(&upload->slots[upload->current].last, chain);
 }

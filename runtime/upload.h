@@ -13,10 +13,9 @@
 typedef struct pcl_upload_slot {
     void *staging;
     cl_mem buffer;
-    size_t capacity;        /* bytes of both */
-    cl_event written;       /* of the write; the staging buffer is busy until then */
-    cl_event last;          /* of the last command that writes or reads the device buffer */
-    cl_command_queue queue; /* where that command is, retained */
+    size_t capacity;  /* bytes of both */
+    cl_event written; /* of the write; the staging buffer is busy until then */
+    pcl_fence last;   /* the last command that writes or reads the device buffer */
 } pcl_upload_slot;
 
 typedef struct pcl_upload {

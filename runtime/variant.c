@@ -13,6 +13,9 @@
 
 /* X(kernel): the kernels that the build embeds. */
 #define KERNELS(X)  \
+    X(attn_decode)  \
+    X(attn_merge)   \
+    X(attn_varlen)  \
     X(cache_copy)   \
     X(cache_gather) \
     X(cache_write)

@@ -59,7 +59,7 @@ typedef struct attn_problem {
     int num_rows;    /* of the problem, q_len * GROUP */
     int q_start;     /* the sequence's first query row */
     int q_len;
-    int k_start;     /* packed: its first key row */
+    int k_start;     /* its first key row; in the pool: where its block table begins in the plan */
     int k_len;
     int new_first;   /* first position that the run appends; k_len without */
     int new_start;   /* its row in k_new */
@@ -77,13 +77,18 @@ typedef struct attn_problem {
     int causal;
 } attn_problem;
 
-/* Ints of a sequence's record in the plan; the host writes the same (runtime/plan.h). */
+/* Ints of a work item and of a sequence's record in the plan; the host writes the same (runtime/plan.c). */
+#define WORK_INTS 4
 #define RECORD_INTS 8
 
-/* Reads work item `item`; sections: x work list, y records, z block table, w entries of a table row. */
-static void problem_from_plan(attn_problem *p, const __global int *plan, int4 sections, int item, int split_size) {
-    const __global int *work = plan + sections.x + item * 4;
+/*
+ * Reads work item `item`. sections: x the plan's work list, y its records. A work item is the sequence, the first row of
+ * the tile, the split, and the keys of a split.
+ */
+static void problem_from_plan(attn_problem *p, const __global int *plan, int2 sections, int item) {
+    const __global int *work = plan + sections.x + (long)item * WORK_INTS;
     const __global int *record = plan + sections.y + (long)work[0] * RECORD_INTS;
+    const int split_size = work[3];
     p->first_row = work[1];
     p->split = work[2];
     p->q_start = record[0];
@@ -95,7 +100,7 @@ static void problem_from_plan(attn_problem *p, const __global int *plan, int4 se
     p->num_splits = record[6];
     p->partial_start = record[7];
     p->num_rows = p->q_len * GROUP;
-    p->table = plan + sections.z + (long)work[0] * sections.w;
+    p->table = plan + p->k_start;
     p->key_begin = p->split * split_size;
     p->key_end = p->num_splits > 1 ? min(p->key_begin + split_size, p->k_len) : p->k_len;
 }

@@ -12,7 +12,7 @@
  * - Products, sums and LSE are accumulated in float32 by the online softmax (Milakov and Gimelshein, 2018).
  * - Unused slots may hold anything, NaN included: it reaches no result.
  * - The same sequence gives the same bits alone or in any batch, for any physical order of its blocks. (num_splits
- *   above 0 chooses another order of additions, which depends on the sequence's length alone.)
+ *   above 0 chooses another order of additions, by the sequence's length alone.)
  *
  * An operator is made once and builds its kernels. A plan holds one step's batch: it is checked and uploaded once and
  * serves all layers. Runs only enqueue: they allocate nothing, build nothing and do not block.
@@ -34,7 +34,7 @@ typedef struct pagedcl_plan pagedcl_plan;
 
 typedef struct pagedcl_attn_desc {
     size_t struct_size;      /* sizeof(pagedcl_attn_desc), set by PAGEDCL_ATTN_DESC_INIT */
-    pagedcl_cache *cache;    /* the pool; it gives num_kv_heads, head_dim and kv_dtype. NULL: packed keys only */
+    pagedcl_cache *cache;    /* the pool that keys come from; gives num_kv_heads, head_dim, kv_dtype. NULL: packed keys */
     int32_t num_heads;       /* query heads, a multiple of num_kv_heads */
     int32_t num_kv_heads;    /* without a cache; with one, 0 or the cache's */
     int32_t head_dim;        /* likewise: a multiple of 8 up to 256 */
@@ -69,8 +69,9 @@ PAGEDCL_API void pagedcl_plan_destroy(pagedcl_plan *plan);
 
 /*
  * A varlen batch: sequence b owns query rows cu_seqlens_q[b] .. cu_seqlens_q[b+1] - 1.
- * Keys either packed: cu_seqlens_k, and rows cu_seqlens_k[b] .. cu_seqlens_k[b+1] - 1 of k and v; or in the pool:
- * block_table and cache_seqlens, the tokens to read, those that the run itself appends included.
+ * Keys, of an operator without a cache, packed: cu_seqlens_k, and rows cu_seqlens_k[b] .. cu_seqlens_k[b+1] - 1 of k
+ * and v. Of an operator with a cache, in the pool: block_table and cache_seqlens, the tokens to read, those that the run
+ * itself appends included.
  * Arrays are the host's.
  */
 typedef struct pagedcl_varlen_batch {
@@ -101,7 +102,7 @@ typedef struct pagedcl_decode_batch {
     const int32_t *cache_seqlens; /* [num_seqs] */
     const int32_t *block_table;   /* [num_seqs, block_table_stride], -1: not allocated */
     int64_t block_table_stride;
-    int32_t num_splits; /* parts that the longest key range is cut into, 1 to 256 (clamped); 0: parts of a
+    int32_t num_splits; /* parts that a sequence's keys are cut into, at most, 1 to 256 (clamped); 0: parts of a
                                      fixed number of tokens */
 } pagedcl_decode_batch;
 #define PAGEDCL_DECODE_BATCH_INIT \

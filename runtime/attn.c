@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "attn.h"
+
+#include "cache.h"
+#include "device.h"
+#include "status.h"
+#include "struct_size.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MAX_HEAD_DIM = 256, MERGE_WORK_GROUP = 64 };
+
+/* A field that the cache gives: 0 or the same. */
+static pagedcl_status take(const char *name, int32_t *field, int32_t of_cache) {
+    if (*field != 0 && *field != of_cache)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "%s is %d, the cache's is %d", name, *field, of_cache);
+    *field = of_cache;
+    return PAGEDCL_SUCCESS;
+}
+
+static pagedcl_status take_from_cache(pagedcl_attn_desc *own) {
+    const pagedcl_cache_desc *cache = &own->cache->desc;
+    PCL_TRY(take("num_kv_heads", &own->num_kv_heads, cache->num_kv_heads));
+    PCL_TRY(take("head_dim", &own->head_dim, cache->head_dim));
+    int32_t kv_dtype = (int32_t)own->kv_dtype;
+    PCL_TRY(take("kv_dtype", &kv_dtype, (int32_t)cache->dtype));
+    own->kv_dtype = cache->dtype;
+    return PAGEDCL_SUCCESS;
+}
+
+static pagedcl_status check_dtype(const char *name, pagedcl_dtype dtype) {
+    if (pagedcl_dtype_size(dtype) == 0)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "%s %d is not one of pagedcl_dtype", name, (int)dtype);
+    return PAGEDCL_SUCCESS;
+}
+
+/* Checks a description and fills in its defaults. */
+static pagedcl_status read_desc(const pagedcl_device *device, const pagedcl_attn_desc *desc, pagedcl_attn_desc *own) {
+    PCL_TRY(PCL_READ_STRUCT(own, desc, tier));
+    if (own->cache != NULL) {
+        if (own->cache->device != device)
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "the cache is on another pagedcl_device");
+        PCL_TRY(take_from_cache(own));
+    }
+    if (own->num_heads < 1 || own->num_kv_heads < 1 || own->num_heads % own->num_kv_heads != 0)
+        return pcl_fail(PAGEDCL_INVALID_HEADS, "num_heads %d is not a positive multiple of num_kv_heads %d",
+                        own->num_heads, own->num_kv_heads);
+    if (own->num_kv_heads > 65535)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "num_kv_heads %d is more than 65535", own->num_kv_heads);
+    if (own->head_dim < 8 || own->head_dim > MAX_HEAD_DIM || own->head_dim % 8 != 0)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "head_dim %d is not a multiple of 8 from 8 to %d", own->head_dim,
+                        MAX_HEAD_DIM);
+    if (own->q_dtype == PAGEDCL_DTYPE_DEFAULT)
+        own->q_dtype = own->kv_dtype != PAGEDCL_DTYPE_DEFAULT ? own->kv_dtype : PAGEDCL_FLOAT16;
+    if (own->kv_dtype == PAGEDCL_DTYPE_DEFAULT)
+        own->kv_dtype = own->q_dtype;
+    if (own->out_dtype == PAGEDCL_DTYPE_DEFAULT)
+        own->out_dtype = own->q_dtype;
+    PCL_TRY(check_dtype("q_dtype", own->q_dtype));
+    PCL_TRY(check_dtype("kv_dtype", own->kv_dtype));
+    PCL_TRY(check_dtype("out_dtype", own->out_dtype));
+    if (own->softmax_scale == 0)
+        own->softmax_scale = 1.0f / sqrtf((float)own->head_dim);
+    if (!isfinite(own->softmax_scale))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "softmax_scale is not finite");
+    if (own->causal != 0 && own->causal != 1)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "causal is %d, not 0 or 1", own->causal);
+    if (own->tier == PAGEDCL_TIER_AUTO)
+        own->tier = device->info.tier;
+    if (own->tier != PAGEDCL_TIER_PORTABLE && own->tier != PAGEDCL_TIER_CPU)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "tier %d is not one of pagedcl_tier", (int)own->tier);
+    return PAGEDCL_SUCCESS;
+}
+
+static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which, const char *kernel) {
+    const pagedcl_attn_desc *desc = &attn->desc;
+    pcl_variant *variant = &attn->variants[which];
+    pcl_variant_init(variant, kernel);
+    pcl_variant_int(variant, "TIER_CPU", desc->tier == PAGEDCL_TIER_CPU);
+    pcl_variant_int(variant, "NUM_HEADS", desc->num_heads);
+    if (desc->cache != NULL) {
+        pcl_cache_macros(desc->cache, variant);
+    } else {
+        pcl_variant_int(variant, "NUM_KV_HEADS", desc->num_kv_heads);
+        pcl_variant_int(variant, "HEAD_DIM", desc->head_dim);
+        pcl_variant_dtype(variant, "KV_DTYPE", desc->kv_dtype);
+    }
+    if (which == PCL_ATTN_VARLEN)
+        pcl_variant_int(variant, "WITH_PAGED", desc->cache != NULL);
+    pcl_variant_dtype(variant, "Q_DTYPE", desc->q_dtype);
+    pcl_variant_dtype(variant, "OUT_DTYPE", desc->out_dtype);
+    pcl_variant_int(variant, "TUNE_WG", attn->tuning[which].work_group);
+    pcl_variant_int(variant, "TUNE_ROWS", attn->tuning[which].rows);
+    pcl_variant_int(variant, "TUNE_KEYS", attn->tuning[which].keys);
+}
+
+static void name_merge(pagedcl_attn *attn, int32_t max_work_group) {
+    const pagedcl_attn_desc *desc = &attn->desc;
+    pcl_variant *variant = &attn->variants[PCL_ATTN_MERGE];
+    attn->tuning[PCL_ATTN_MERGE] =
+        (pcl_attn_tuning){.work_group = max_work_group < MERGE_WORK_GROUP ? max_work_group : MERGE_WORK_GROUP};
+    pcl_variant_init(variant, "attn_merge");
+    pcl_variant_int(variant, "NUM_HEADS", desc->num_heads);
+    pcl_variant_int(variant, "NUM_KV_HEADS", desc->num_kv_heads);
+    pcl_variant_int(variant, "HEAD_DIM", desc->head_dim);
+    pcl_variant_dtype(variant, "KV_DTYPE", desc->kv_dtype);
+    pcl_variant_dtype(variant, "Q_DTYPE", desc->q_dtype);
+    pcl_variant_dtype(variant, "OUT_DTYPE", desc->out_dtype);
+    pcl_variant_int(variant, "TUNE_WG", attn->tuning[PCL_ATTN_MERGE].work_group);
+}
+
+static size_t num_kernels(const pagedcl_attn *attn) {
+    return attn->desc.cache != NULL ? PCL_ATTN_KERNELS : 1;
+}
+
+static void release_programs(pagedcl_attn *attn) {
+    for (int i = 0; i < PCL_ATTN_KERNELS; i++) {
+        if (attn->programs[i] != NULL)
+            clReleaseProgram(attn->programs[i]);
+        attn->programs[i] = NULL;
+    }
+}
+
+/* Whether the device runs every kernel with its work-group: registers may allow less than the device's limit. */
+static pagedcl_status fits_work_group(const pagedcl_attn *attn, bool *fits) {
+    *fits = true;
+    for (size_t i = 0; i < num_kernels(attn); i++) {
+        cl_kernel kernel = NULL;
+        PCL_TRY(pcl_variant_kernel(&attn->variants[i], attn->programs[i], &kernel));
+        size_t limit = 0;
+        cl_int code =
+            clGetKernelWorkGroupInfo(kernel, attn->device->id, CL_KERNEL_WORK_GROUP_SIZE, sizeof limit, &limit, NULL);
+        clReleaseKernel(kernel);
+        if (code != CL_SUCCESS)
+            return pcl_fail_opencl(code, "clGetKernelWorkGroupInfo");
+        *fits = *fits && limit >= (size_t)attn->tuning[i].work_group;
+    }
+    return PAGEDCL_SUCCESS;
+}
+
+/* Builds with the largest work-group that the device and then the kernels allow. */
+static pagedcl_status build(pagedcl_attn *attn) {
+    const pagedcl_attn_desc *desc = &attn->desc;
+    const pagedcl_device_info *info = &attn->device->info;
+    int32_t work_group = PCL_MAX_WORK_GROUP;
+    while ((uint64_t)work_group > info->max_work_group_size && work_group > 1)
+        work_group /= 2;
+    for (; work_group > 0; work_group /= 2) {
+        int32_t group = desc->num_heads / desc->num_kv_heads;
+        attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune(info, desc->tier, desc->head_dim, PCL_MAX_ROWS, work_group);
+        attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc->tier, desc->head_dim, group, work_group);
+        name_attention(attn, PCL_ATTN_VARLEN, "attn_varlen");
+        name_attention(attn, PCL_ATTN_DECODE, "attn_decode");
+        name_merge(attn, work_group);
+        release_programs(attn);
+        PCL_TRY(pcl_variants_build(attn->device, attn->variants, num_kernels(attn), attn->programs));
+        bool fits = false;
+        PCL_TRY(fits_work_group(attn, &fits));
+        if (fits)
+            return PAGEDCL_SUCCESS;
+    }
+    return pcl_fail(PAGEDCL_UNSUPPORTED, "%s runs the attention kernels in no work-group, not even of 1",
+                    info->device_name);
+}
+
+pagedcl_status pagedcl_attn_create(pagedcl_device *device, const pagedcl_attn_desc *desc, pagedcl_attn **out) {
+    if (device == NULL || out == NULL)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "device and attn must not be NULL");
+    pagedcl_attn_desc own;
+    PCL_TRY(read_desc(device, desc, &own));
+    pagedcl_attn *attn = calloc(1, sizeof *attn);
+    if (attn == NULL)
+        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for an operator");
+    atomic_init(&attn->references, 1);
+    attn->device = pcl_device_retain(device);
+    attn->desc = own;
+    if (own.cache != NULL)
+        pcl_cache_retain(own.cache);
+    pagedcl_status status = build(attn);
+    if (status != PAGEDCL_SUCCESS) {
+        pagedcl_attn_destroy(attn);
+        return status;
+    }
+    *out = attn;
+    return PAGEDCL_SUCCESS;
+}
+
+pagedcl_attn *pcl_attn_retain(pagedcl_attn *attn) {
+    atomic_fetch_add(&attn->references, 1);
+    return attn;
+}
+
+void pagedcl_attn_destroy(pagedcl_attn *attn) {
+    if (attn == NULL || atomic_fetch_sub(&attn->references, 1) > 1)
+        return;
+    release_programs(attn);
+    pagedcl_cache_destroy(attn->desc.cache);
+    pagedcl_device_destroy(attn->device);
+    free(attn);
+}
+
+pagedcl_status pagedcl_attn_get_desc(const pagedcl_attn *attn, pagedcl_attn_desc *desc) {
+    if (attn == NULL)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "attn is NULL");
+    return PCL_FILL_STRUCT(desc, &attn->desc, tier);
+}

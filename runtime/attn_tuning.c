@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "attn_tuning.h"
+
+enum { MAX_KEYS = 32 };
+
+/* Two work-groups of this much fit a compute unit of most GPUs; 32 KiB is what every full-profile device has. */
+enum { LOCAL_MEMORY = 48 * 1024 };
+
+static int32_t power_of_two_from(int32_t value) {
+    int32_t power = 1;
+    while (power < value)
+        power *= 2;
+    return power;
+}
+
+static int32_t least(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
+/* What TILE_MEMORY of cl/lib/attn_tile.h declares, in bytes. */
+static int64_t tile_memory(const pcl_attn_tuning *tuning, int32_t head_dim) {
+    int64_t floats = (int64_t)tuning->rows * head_dim + (int64_t)tuning->keys * (head_dim + 1) +
+                     (int64_t)tuning->rows * (tuning->keys + 1) + tuning->work_group + tuning->rows;
+    return floats * 4;
+}
+
+pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, pagedcl_tier tier, int32_t head_dim, int32_t rows,
+                              int32_t work_group) {
+    pcl_attn_tuning tuning = {.rows = least(power_of_two_from(rows), PCL_MAX_ROWS), .keys = MAX_KEYS};
+    if (tier == PAGEDCL_TIER_CPU) {
+        tuning.work_group = 1;
+        return tuning;
+    }
+    tuning.work_group = work_group;
+    tuning.rows = least(tuning.rows, tuning.work_group);
+    tuning.keys = least(tuning.keys, tuning.work_group);
+    int64_t budget = info->local_memory < LOCAL_MEMORY ? (int64_t)info->local_memory : LOCAL_MEMORY;
+    while (tile_memory(&tuning, head_dim) > budget && (tuning.keys > 1 || tuning.rows > 1)) {
+        /* Keys down to half a full tile, then rows, then what is left. */
+        if (tuning.keys > MAX_KEYS / 2 || tuning.rows == 1)
+            tuning.keys /= 2;
+        else
+            tuning.rows /= 2;
+    }
+    return tuning;
+}

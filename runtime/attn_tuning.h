@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The TUNE_ values of the attention kernels on a device. */
+#ifndef PCL_ATTN_TUNING_H
+#define PCL_ATTN_TUNING_H
+
+#include <pagedcl/device.h>
+
+/* All are powers of two. */
+typedef struct pcl_attn_tuning {
+    int32_t work_group; /* TUNE_WG */
+    int32_t rows;       /* TUNE_ROWS, query rows of a tile: at most work_group in the portable tier */
+    int32_t keys;       /* TUNE_KEYS of a tile: likewise */
+} pcl_attn_tuning;
+
+/* Keys of one split of decode attention. Fixed, so that a sequence is cut in the same places in every batch. */
+enum { PCL_SPLIT_KEYS = 512 };
+
+enum { PCL_MAX_WORK_GROUP = 128, PCL_MAX_ROWS = 16 };
+
+/*
+ * The largest tile that the device's local memory holds, for problems of about `rows` rows. work_group: what the
+ * portable tier is to use, a power of two up to PCL_MAX_WORK_GROUP.
+ */
+pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, pagedcl_tier tier, int32_t head_dim, int32_t rows,
+                              int32_t work_group);
+
+#endif

@@ -8,6 +8,7 @@
 
 static const command *const commands[] = {
     &command_devices,
+    &command_generate,
     &command_replay,
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -18,8 +18,9 @@ typedef struct text_state {
 } text_state;
 
 struct engine {
+    model_config config;
     engine_options options;
-    model model;
+    model model; /* empty until it is loaded */
     forward *forward;
     scheduler *scheduler;
     text_state *texts;
@@ -37,24 +38,20 @@ double engine_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static bool prepare(engine *e, pagedcl_device *device, engine_error *error) {
-    const engine_options *o = &e->options;
-    if (o->progress.report != NULL)
-        o->progress.report(o->progress.user, "preparing kernels", 0.0);
-    const forward_options sizes = {.num_blocks = o->num_blocks,
-                                   .block_size = o->block_size,
-                                   .kv_dtype = o->kv_dtype,
-                                   .max_rows = o->max_batch + o->chunk_tokens,
-                                   .max_outputs = o->max_batch};
-    e->forward = forward_create(device, &e->model, &sizes, error);
-    if (e->forward != NULL && o->progress.report != NULL)
-        o->progress.report(o->progress.user, "preparing kernels", 1.0);
-    return e->forward != NULL;
+pagedcl_cache_desc engine_pool(const model_config *config, const engine_options *options) {
+    pagedcl_cache_desc pool = PAGEDCL_CACHE_DESC_INIT;
+    pool.num_layers = config->num_layers;
+    pool.num_blocks = options->num_blocks;
+    pool.block_size = options->block_size;
+    pool.num_kv_heads = config->num_kv_heads;
+    pool.head_dim = config->head_dim;
+    pool.dtype = options->kv_dtype;
+    return pool;
 }
 
 static bool allocate(engine *e, engine_error *error) {
     const engine_options *o = &e->options;
-    const model_config *c = &e->model.config;
+    const model_config *c = &e->config;
     const scheduler_options limits = {.num_blocks = o->num_blocks,
                                       .block_size = o->block_size,
                                       .max_batch = o->max_batch,
@@ -71,25 +68,34 @@ static bool allocate(engine *e, engine_error *error) {
     return e->scheduler != NULL;
 }
 
-engine *engine_create(pagedcl_device *device, const char *folder, const model_config *config,
-                      const engine_options *options, engine_error *error) {
+engine *engine_create(const model_config *config, const engine_options *options, engine_error *error) {
     engine *e = calloc(1, sizeof *e);
     if (e == NULL) {
         engine_fail(error, "out of memory");
         return NULL;
     }
+    e->config = *config;
     e->options = *options;
-    double start = engine_now();
-    bool ok = model_load(device, folder, config, options->progress, &e->model, error);
-    double loaded = engine_now();
-    ok = ok && allocate(e, error) && prepare(e, device, error);
-    e->stats.num_parameters = e->model.num_parameters;
-    e->stats.load_seconds = loaded - start;
-    e->stats.prepare_seconds = engine_now() - loaded;
-    if (ok)
+    if (allocate(e, error))
         return e;
     engine_destroy(e);
     return NULL;
+}
+
+bool engine_load(engine *e, pagedcl_device *device, const char *folder, engine_error *error) {
+    const engine_options *o = &e->options;
+    double start = engine_now();
+    if (!model_load(device, folder, &e->config, o->progress, &e->model, error))
+        return false;
+    double loaded = engine_now();
+    engine_report(&o->progress, "preparing kernels", 0.0);
+    pagedcl_cache_desc pool = engine_pool(&e->config, o);
+    e->forward = forward_create(device, &e->model, &pool, o->max_batch + o->chunk_tokens, o->max_batch, error);
+    engine_report(&o->progress, "preparing kernels", 1.0);
+    e->stats.num_parameters = e->model.num_parameters;
+    e->stats.load_seconds = loaded - start;
+    e->stats.prepare_seconds = engine_now() - loaded;
+    return e->forward != NULL;
 }
 
 void engine_destroy(engine *e) {
@@ -110,9 +116,9 @@ void engine_destroy(engine *e) {
 
 bool engine_add(engine *e, const int32_t *prompt, int32_t num_prompt, int32_t max_new_tokens, engine_error *error) {
     for (int32_t i = 0; i < num_prompt; i++)
-        if (prompt[i] < 0 || prompt[i] >= e->model.config.vocab_size)
+        if (prompt[i] < 0 || prompt[i] >= e->config.vocab_size)
             return engine_fail(error, "prompt %" PRId32 ": token %" PRId32 " is not in the vocabulary of %" PRId32,
-                               e->num_texts + 1, prompt[i], e->model.config.vocab_size);
+                               e->num_texts + 1, prompt[i], e->config.vocab_size);
     text_state *texts = realloc(e->texts, ((size_t)e->num_texts + 1) * sizeof *texts);
     if (texts == NULL)
         return engine_fail(error, "out of memory");
@@ -141,7 +147,7 @@ static bool note_first(text_state *text, const float *logits, int32_t vocab_size
 }
 
 static bool sample(engine *e, const engine_step *step, engine_error *error) {
-    int32_t vocab_size = e->model.config.vocab_size;
+    int32_t vocab_size = e->config.vocab_size;
     for (int32_t i = 0; i < step->num_outputs; i++) {
         int32_t index = step->output_requests[i];
         text_state *text = &e->texts[index];
@@ -151,7 +157,7 @@ static bool sample(engine *e, const engine_step *step, engine_error *error) {
             return engine_fail(error, "the model gives logits that are not finite for prompt %" PRId32, index + 1);
         if (!note_first(text, logits, vocab_size, error))
             return false;
-        text->ended = model_config_ends(&e->model.config, token);
+        text->ended = model_config_ends(&e->config, token);
         e->next_tokens[i] = token;
         e->ends[i] = text->ended;
     }

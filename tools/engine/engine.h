@@ -8,8 +8,7 @@
 #include "sample.h"
 #include "scheduler.h"
 
-#include <pagedcl/device.h>
-#include <pagedcl/dtype.h>
+#include <pagedcl/cache.h>
 
 typedef struct engine engine;
 
@@ -47,17 +46,22 @@ typedef struct engine_stats {
 /* Monotonic seconds. */
 double engine_now(void);
 
-/* Loads the model of the folder that `config` was read from. The device must outlive the engine. */
-engine *engine_create(pagedcl_device *device, const char *folder, const model_config *config,
-                      const engine_options *options, engine_error *error);
+/* The pool that an engine of these options makes. */
+pagedcl_cache_desc engine_pool(const model_config *config, const engine_options *options);
+
+/* Makes an engine without a model, which takes prompts. */
+engine *engine_create(const model_config *config, const engine_options *options, engine_error *error);
 void engine_destroy(engine *e); /* NULL is allowed */
+
+/* Loads the model of the folder that the config was read from, once. The device must outlive the engine. */
+bool engine_load(engine *e, pagedcl_device *device, const char *folder, engine_error *error);
 
 /* Adds a prompt; they count from 0. Refused: a token outside the vocabulary, a prompt that can never fit. */
 bool engine_add(engine *e, const int32_t *prompt, int32_t num_prompt, int32_t max_new_tokens, engine_error *error);
 
 bool engine_finished(const engine *e);
 
-/* Computes one step; some texts have one token more then. Only while not finished. */
+/* Computes one step; some texts have one token more then. Only with a model, and while not finished. */
 bool engine_run_step(engine *e, engine_error *error);
 
 int32_t engine_num_texts(const engine *e);

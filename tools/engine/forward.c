@@ -67,20 +67,12 @@ static bool set_frequencies(const forward *f, engine_error *error) {
     return code == CL_SUCCESS || engine_fail_opencl(error, "clFinish", code);
 }
 
-static bool make_attention(forward *f, const forward_options *options, engine_error *error) {
-    const model_config *c = &f->model->config;
-    pagedcl_cache_desc pool = PAGEDCL_CACHE_DESC_INIT;
-    pool.num_layers = c->num_layers;
-    pool.num_blocks = options->num_blocks;
-    pool.block_size = options->block_size;
-    pool.num_kv_heads = c->num_kv_heads;
-    pool.head_dim = c->head_dim;
-    pool.dtype = options->kv_dtype;
-    if (pagedcl_cache_create(f->device, &pool, &f->cache) != PAGEDCL_SUCCESS)
+static bool make_attention(forward *f, const pagedcl_cache_desc *pool, engine_error *error) {
+    if (pagedcl_cache_create(f->device, pool, &f->cache) != PAGEDCL_SUCCESS)
         return engine_fail_library(error, "KV pool");
     pagedcl_attn_desc attn = PAGEDCL_ATTN_DESC_INIT;
     attn.cache = f->cache;
-    attn.num_heads = c->num_heads;
+    attn.num_heads = f->model->config.num_heads;
     attn.q_dtype = PAGEDCL_FLOAT32;
     attn.causal = 1;
     if (pagedcl_attn_create(f->device, &attn, &f->attn) != PAGEDCL_SUCCESS ||
@@ -122,7 +114,8 @@ static bool warm_up(forward *f, engine_error *error) {
     return ok;
 }
 
-forward *forward_create(pagedcl_device *device, const model *m, const forward_options *options, engine_error *error) {
+forward *forward_create(pagedcl_device *device, const model *m, const pagedcl_cache_desc *pool, int32_t max_rows,
+                        int32_t max_outputs, engine_error *error) {
     forward *f = calloc(1, sizeof *f);
     if (f == NULL) {
         engine_fail(error, "out of memory");
@@ -131,8 +124,8 @@ forward *forward_create(pagedcl_device *device, const model *m, const forward_op
     f->device = device;
     f->queue = pagedcl_device_queue(device);
     f->model = m;
-    if (make_buffers(f, options->max_rows, options->max_outputs, error) && set_frequencies(f, error) &&
-        make_attention(f, options, error) && layers_create(device, &f->layers, error) && warm_up(f, error))
+    if (make_buffers(f, max_rows, max_outputs, error) && set_frequencies(f, error) && make_attention(f, pool, error) &&
+        layers_create(device, &f->layers, error) && warm_up(f, error))
         return f;
     forward_destroy(f);
     return NULL;

@@ -10,16 +10,12 @@
 
 typedef struct forward forward;
 
-typedef struct forward_options {
-    int32_t num_blocks;
-    int32_t block_size;
-    pagedcl_dtype kv_dtype;
-    int32_t max_rows;    /* of a step */
-    int32_t max_outputs; /* of a step */
-} forward_options;
-
-/* Makes the pool, the operator and the buffers of a step, and builds every kernel (blocking). The model must outlive. */
-forward *forward_create(pagedcl_device *device, const model *m, const forward_options *options, engine_error *error);
+/*
+ * Makes the pool, the operator and the buffers of steps of at most max_rows rows and max_outputs outputs, and builds
+ * every kernel (blocking). The model must outlive it.
+ */
+forward *forward_create(pagedcl_device *device, const model *m, const pagedcl_cache_desc *pool, int32_t max_rows,
+                        int32_t max_outputs, engine_error *error);
 void forward_destroy(forward *f); /* NULL is allowed */
 
 /* Computes the step (blocking). logits: [step->num_outputs, vocab_size]. */

@@ -36,8 +36,7 @@ static bool upload(loader *l, cl_mem target, int64_t offset, const safetensors_t
         if (code != CL_SUCCESS)
             return engine_fail_opencl(l->error, "clEnqueueWriteBuffer", code);
         l->done += count;
-        if (l->progress.report != NULL)
-            l->progress.report(l->progress.user, "loading weights", (double)l->done / (double)l->total);
+        engine_report(&l->progress, "loading weights", (double)l->done / (double)l->total);
     }
     return true;
 }

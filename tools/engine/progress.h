@@ -9,4 +9,6 @@ typedef struct engine_progress {
     void *user;
 } engine_progress;
 
+void engine_report(const engine_progress *progress, const char *what, double done);
+
 #endif

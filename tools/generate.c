@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pagedcl generate: texts from prompts, by a model, through paged attention. */
+#define _POSIX_C_SOURCE 200809L
+
+#include "command.h"
+#include "generate_report.h"
+#include "generate_stream.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef enum source_kind { SOURCE_TEXT, SOURCE_FILE, SOURCE_IDS } source_kind;
+
+/* An option that gives prompts. */
+typedef struct source {
+    source_kind kind;
+    const char *value;
+} source;
+
+typedef struct prompt {
+    int32_t *tokens;
+    int32_t num_tokens;
+} prompt;
+
+typedef struct arguments {
+    const char *model;
+    const char *device;
+    source *sources;
+    size_t num_sources;
+    int32_t new_tokens;
+    engine_options engine; /* num_blocks 0: enough for the prompts */
+    bool json;
+    bool logits;
+    bool verbose;
+} arguments;
+
+enum {
+    KEY_PROMPT_IDS = 256,
+    KEY_TEMPERATURE,
+    KEY_TOP_P,
+    KEY_SEED,
+    KEY_BLOCK_SIZE,
+    KEY_KV_DTYPE,
+    KEY_POOL_BLOCKS,
+    KEY_CHUNK,
+    KEY_MAX_BATCH,
+    KEY_JSON,
+    KEY_LOGITS,
+};
+
+static const struct argp_option options[] = {
+    {NULL, 0, NULL, 0, "Prompts, decoded as one batch:", 1},
+    {"model", 'm', "DIR", 0, "Folder of a Qwen3-architecture model: config.json, model.safetensors", 1},
+    {"prompt", 'p', "TEXT", 0, "A prompt; may be given again", 1},
+    {"prompt-file", 'f', "FILE", 0, "A prompt a line, empty ones left out; - is the standard input", 1},
+    {"prompt-ids", KEY_PROMPT_IDS, "IDS", 0, "A prompt as token ids: 73,110,32", 1},
+    {NULL, 0, NULL, 0, "Tokens:", 2},
+    {"tokens", 'n', "N", 0, "New tokens of each prompt, at most (128)", 2},
+    {"temperature", KEY_TEMPERATURE, "T", 0, "0: always the likeliest token (0)", 2},
+    {"top-p", KEY_TOP_P, "P", 0, "Sample from the likeliest tokens that together have probability P (1)", 2},
+    {"seed", KEY_SEED, "N", 0, "Seed of the sampling (0)", 2},
+    {NULL, 0, NULL, 0, "Device, pool and batch:", 3},
+    {"device", 'd', "NAME", 0, "gpu, cpu, nvidia, amd, intel, pocl, P:D, or a part of the name", 3},
+    {"block-size", KEY_BLOCK_SIZE, "N", 0, "Tokens that a block holds (16)", 3},
+    {"kv-dtype", KEY_KV_DTYPE, "TYPE", 0, "Keys and values as float32, float16 or bfloat16 (float32)", 3},
+    {"pool-blocks", KEY_POOL_BLOCKS, "N", 0, "Blocks of the pool (enough, up to half of the device's memory)", 3},
+    {"chunk", KEY_CHUNK, "N", 0, "Prompt tokens that a step computes, at most (256)", 3},
+    {"max-batch", KEY_MAX_BATCH, "N", 0, "Prompts that run at once, at most (32)", 3},
+    {NULL, 0, NULL, 0, "Output:", 4},
+    {"json", KEY_JSON, NULL, 0, "Print one JSON document at the end, and no text before", 4},
+    {"logits", KEY_LOGITS, NULL, 0, "With --json: the logits of each first new token too", 4},
+    {"verbose", 'v', NULL, 0, "Tell what the library logs", 4},
+    {0},
+};
+
+static error_t bad_value(const char *option, const char *value, const char *wanted) {
+    command_fail("--%s is \"%s\"; it must be %s", option, value, wanted);
+    return EINVAL;
+}
+
+static error_t parse_integer(const char *option, const char *value, int32_t max, int32_t *number) {
+    char *end;
+    errno = 0;
+    long parsed = strtol(value, &end, 10);
+    if (errno == 0 && end != value && *end == '\0' && parsed >= 1 && parsed <= max) {
+        *number = (int32_t)parsed;
+        return 0;
+    }
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "an integer from 1 to %" PRId32, max);
+    return bad_value(option, value, wanted);
+}
+
+static error_t parse_seed(const char *value, uint64_t *seed) {
+    char *end;
+    errno = 0;
+    unsigned long long parsed = strtoull(value, &end, 10);
+    if (errno != 0 || end == value || *end != '\0' || strchr(value, '-') != NULL)
+        return bad_value("seed", value, "an integer from 0 to 18446744073709551615");
+    *seed = parsed;
+    return 0;
+}
+
+static error_t parse_temperature(const char *value, float *temperature) {
+    char *end;
+    *temperature = strtof(value, &end);
+    if (end == value || *end != '\0' || !(*temperature >= 0) || !isfinite(*temperature))
+        return bad_value("temperature", value, "a number from 0 up");
+    return 0;
+}
+
+static error_t parse_top_p(const char *value, float *top_p) {
+    char *end;
+    *top_p = strtof(value, &end);
+    if (end == value || *end != '\0' || !(*top_p > 0 && *top_p <= 1))
+        return bad_value("top-p", value, "a number above 0, up to 1");
+    return 0;
+}
+
+static error_t parse_dtype(const char *value, pagedcl_dtype *dtype) {
+    for (pagedcl_dtype d = PAGEDCL_FLOAT32; d <= PAGEDCL_BFLOAT16; d++)
+        if (strcmp(value, pagedcl_dtype_name(d)) == 0) {
+            *dtype = d;
+            return 0;
+        }
+    return bad_value("kv-dtype", value, "float32, float16 or bfloat16");
+}
+
+static error_t add_source(arguments *a, source_kind kind, const char *value) {
+    source *sources = realloc(a->sources, (a->num_sources + 1) * sizeof *sources);
+    if (sources == NULL) {
+        command_fail("out of memory");
+        return ENOMEM;
+    }
+    a->sources = sources;
+    a->sources[a->num_sources++] = (source){.kind = kind, .value = value};
+    return 0;
+}
+
+static error_t parse_option(int key, char *value, struct argp_state *state) {
+    arguments *a = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->err_stream = NULL; /* getopt's line about a bad option is enough */
+        return 0;
+    case 'm':
+        a->model = value;
+        return 0;
+    case 'p':
+        return add_source(a, SOURCE_TEXT, value);
+    case 'f':
+        return add_source(a, SOURCE_FILE, value);
+    case KEY_PROMPT_IDS:
+        return add_source(a, SOURCE_IDS, value);
+    case 'n':
+        return parse_integer("tokens", value, 1 << 28, &a->new_tokens);
+    case KEY_TEMPERATURE:
+        return parse_temperature(value, &a->engine.sampling.temperature);
+    case KEY_TOP_P:
+        return parse_top_p(value, &a->engine.sampling.top_p);
+    case KEY_SEED:
+        return parse_seed(value, &a->engine.seed);
+    case 'd':
+        a->device = value;
+        return 0;
+    case KEY_BLOCK_SIZE:
+        return parse_integer("block-size", value, 1 << 16, &a->engine.block_size);
+    case KEY_KV_DTYPE:
+        return parse_dtype(value, &a->engine.kv_dtype);
+    case KEY_POOL_BLOCKS:
+        return parse_integer("pool-blocks", value, INT32_MAX, &a->engine.num_blocks);
+    case KEY_CHUNK:
+        return parse_integer("chunk", value, 1 << 16, &a->engine.chunk_tokens);
+    case KEY_MAX_BATCH:
+        return parse_integer("max-batch", value, 1 << 12, &a->engine.max_batch);
+    case KEY_JSON:
+        a->json = true;
+        return 0;
+    case KEY_LOGITS:
+        a->logits = true;
+        return 0;
+    case 'v':
+        a->verbose = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        command_fail("\"%s\" is no option; a prompt is given by --prompt", value);
+        return EINVAL;
+    case ARGP_KEY_END:
+        if (a->model == NULL || a->num_sources == 0) {
+            command_fail("generate needs --model and a --prompt; `pagedcl generate --help` explains them");
+            return EINVAL;
+        }
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp argp = {
+    options, parse_option, NULL, "Generates text from prompts, all in one continuous batch over a paged KV pool.",
+    NULL,    NULL,         NULL,
+};
+
+/* The prompts that the sources give. */
+typedef struct prompts {
+    prompt *list;
+    int32_t count;
+} prompts;
+
+/* Takes the tokens. */
+static bool add_prompt(prompts *p, int32_t *tokens, int32_t num_tokens, engine_error *error) {
+    prompt *list = p->count < INT32_MAX ? realloc(p->list, ((size_t)p->count + 1) * sizeof *list) : NULL;
+    if (list == NULL) {
+        free(tokens);
+        return engine_fail(error, "out of memory");
+    }
+    p->list = list;
+    p->list[p->count++] = (prompt){.tokens = tokens, .num_tokens = num_tokens};
+    return true;
+}
+
+static bool add_text(prompts *p, const tokenizer *t, const char *text, engine_error *error) {
+    int32_t num_tokens;
+    int32_t *tokens = tokenizer_encode(t, text, &num_tokens, error);
+    return tokens != NULL && add_prompt(p, tokens, num_tokens, error);
+}
+
+static bool add_ids(prompts *p, const char *value, engine_error *error) {
+    size_t capacity = strlen(value) / 2 + 1; /* a digit and what parts it from the next */
+    int32_t *tokens = calloc(capacity, sizeof *tokens);
+    if (tokens == NULL)
+        return engine_fail(error, "out of memory");
+    int32_t count = 0;
+    for (const char *rest = value;; rest++) {
+        char *end;
+        errno = 0;
+        long id = strtol(rest, &end, 10);
+        if (errno != 0 || end == rest || id < 0 || id > INT32_MAX || (*end != ',' && *end != '\0')) {
+            free(tokens);
+            return engine_fail(error, "--prompt-ids is \"%s\"; it must be token ids with commas between", value);
+        }
+        tokens[count++] = (int32_t)id;
+        rest = end;
+        if (*end == '\0')
+            break;
+    }
+    return add_prompt(p, tokens, count, error);
+}
+
+/* A pipe will do, but not a device: some never end. */
+static FILE *open_text(const char *path, engine_error *error) {
+    struct stat status;
+    if (strcmp(path, "-") == 0)
+        return stdin;
+    FILE *file = fopen(path, "r");
+    if (file == NULL || fstat(fileno(file), &status) != 0)
+        engine_fail(error, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode))
+        engine_fail(error, "%s: is not a file of text", path);
+    else
+        return file;
+    if (file != NULL)
+        fclose(file);
+    return NULL;
+}
+
+static bool add_lines(prompts *p, const tokenizer *t, const char *path, engine_error *error) {
+    FILE *file = open_text(path, error);
+    if (file == NULL)
+        return false;
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t length;
+    bool ok = true;
+    while (ok && (length = getline(&line, &capacity, file)) >= 0) {
+        if (strlen(line) != (size_t)length)
+            ok = engine_fail(error, "%s: is not a file of text: it holds a zero byte", path);
+        line[strcspn(line, "\r\n")] = '\0';
+        if (ok && line[0] != '\0')
+            ok = add_text(p, t, line, error);
+    }
+    if (ok && !feof(file))
+        ok = engine_fail(error, "%s: cannot be read: %s", path, strerror(errno));
+    free(line);
+    if (file != stdin)
+        fclose(file);
+    return ok;
+}
+
+static bool collect_prompts(const arguments *a, const tokenizer *t, prompts *p, engine_error *error) {
+    for (size_t i = 0; i < a->num_sources; i++) {
+        const source *s = &a->sources[i];
+        bool ok = s->kind == SOURCE_TEXT   ? add_text(p, t, s->value, error)
+                  : s->kind == SOURCE_FILE ? add_lines(p, t, s->value, error)
+                                           : add_ids(p, s->value, error);
+        if (!ok)
+            return false;
+    }
+    return p->count > 0 || engine_fail(error, "the prompt file holds no prompt");
+}
+
+/* Unless --pool-blocks says: blocks for all prompts at their full lengths, in at most half of the device's memory. */
+static bool choose_num_blocks(arguments *a, const model_config *config, const prompts *p, pagedcl_device *device,
+                              engine_error *error) {
+    pagedcl_device_info info = PAGEDCL_DEVICE_INFO_INIT;
+    pagedcl_cache_desc pool = engine_pool(config, &a->engine);
+    pool.num_blocks = 1;
+    uint64_t block_bytes;
+    if (pagedcl_device_get_info(device, &info) != PAGEDCL_SUCCESS ||
+        pagedcl_cache_bytes(&pool, &block_bytes) != PAGEDCL_SUCCESS)
+        return engine_fail_library(error, "KV pool");
+    uint64_t room = info.global_memory / block_bytes;
+    if (a->engine.num_blocks > 0)
+        return (uint64_t)a->engine.num_blocks <= room ||
+               engine_fail(error, "--pool-blocks is %" PRId32 ", but the device's memory holds only %" PRIu64 " blocks",
+                           a->engine.num_blocks, room);
+    uint64_t wanted = 0;
+    for (int32_t i = 0; i < p->count; i++)
+        wanted += ((uint64_t)p->list[i].num_tokens + (uint64_t)a->new_tokens) / (uint64_t)a->engine.block_size + 1;
+    uint64_t chosen = wanted < room / 2 ? wanted : room / 2;
+    a->engine.num_blocks = chosen < INT32_MAX ? (int32_t)chosen : INT32_MAX;
+    return chosen > 0 || engine_fail(error, "the device's memory holds no two blocks of the pool");
+}
+
+/* Progress on stderr: a line that changes on a terminal, otherwise a line for what took long. */
+typedef struct progress_line {
+    bool terminal;
+    bool shown;
+    bool running;
+    double started_at;
+    double shown_at;
+} progress_line;
+
+static void report_progress(void *user, const char *what, double done) {
+    progress_line *line = user;
+    double now = engine_now();
+    if (!line->running)
+        line->started_at = now;
+    line->running = done < 1;
+    if (line->terminal && line->running && (!line->shown || now - line->shown_at > 0.1)) {
+        fprintf(stderr, "\r\033[K%s ...", what);
+        if (done > 0)
+            fprintf(stderr, " %.0f %%", 100 * done);
+        line->shown = true;
+        line->shown_at = now;
+    }
+    if (!line->running && !line->terminal && now - line->started_at > 2)
+        fprintf(stderr, "%s took %.1f s\n", what, now - line->started_at);
+}
+
+static void clear_progress(progress_line *line) {
+    if (line->shown)
+        fputs("\r\033[K", stderr);
+    line->shown = false;
+}
+
+/* Loads the model and runs all prompts to their ends. */
+static bool run_engine(const arguments *a, engine *e, const generate_run *run, engine_error *error) {
+    progress_line *line = a->engine.progress.user;
+    bool loaded = engine_load(e, run->device, a->model, error);
+    clear_progress(line);
+    if (!loaded)
+        return false;
+    generate_stream stream = generate_stream_open(e, run->tokenizer);
+    while (!engine_finished(e)) {
+        if (!engine_run_step(e, error))
+            return false;
+        if (!a->json)
+            generate_stream_update(&stream);
+    }
+    return a->json ? generate_report_json(run, a->logits, error) : generate_report_table(run, error);
+}
+
+static bool generate_on(pagedcl_device *device, arguments *a, const model_config *config, const tokenizer *t,
+                        const prompts *p, double started_at, engine_error *error) {
+    if (!choose_num_blocks(a, config, p, device, error))
+        return false;
+    progress_line line = {.terminal = isatty(STDERR_FILENO)};
+    a->engine.progress = (engine_progress){.report = a->json ? NULL : report_progress, .user = &line};
+    engine *e = engine_create(config, &a->engine, error);
+    bool ok = e != NULL;
+    for (int32_t i = 0; ok && i < p->count; i++)
+        ok = engine_add(e, p->list[i].tokens, p->list[i].num_tokens, a->new_tokens, error);
+    generate_run run = {.model = a->model,
+                        .config = config,
+                        .tokenizer = t,
+                        .options = &a->engine,
+                        .device = device,
+                        .engine = e,
+                        .started_at = started_at};
+    ok = ok && run_engine(a, e, &run, error);
+    engine_destroy(e);
+    return ok;
+}
+
+static int generate(arguments *a, prompts *p, double started_at) {
+    engine_error error;
+    model_config config;
+    tokenizer t;
+    if (!model_config_read(a->model, &config, &error))
+        return command_fail("%s", error.text);
+    tokenizer_open(a->model, &config, &t);
+    if (!collect_prompts(a, &t, p, &error))
+        return command_fail("%s", error.text);
+    pagedcl_device *device = command_open_device(a->device, a->verbose);
+    if (device == NULL)
+        return EXIT_USAGE;
+    bool ok = generate_on(device, a, &config, &t, p, started_at, &error);
+    pagedcl_device_destroy(device);
+    return ok ? EXIT_OK : command_fail("%s", error.text);
+}
+
+static int run(int argc, char **argv) {
+    double started_at = engine_now();
+    arguments a = {.new_tokens = 128,
+                   .engine = {.block_size = 16,
+                              .kv_dtype = PAGEDCL_FLOAT32,
+                              .max_batch = 32,
+                              .chunk_tokens = 256,
+                              .sampling = {.temperature = 0, .top_p = 1}}};
+    prompts p = {0};
+    int status = argp_parse(&argp, argc, argv, 0, NULL, &a) == 0 ? generate(&a, &p, started_at) : EXIT_USAGE;
+    for (int32_t i = 0; i < p.count; i++)
+        free(p.list[i].tokens);
+    free(p.list);
+    free(a.sources);
+    return status;
+}
+
+const command command_generate = {"generate", "generate text from prompts, as one batch", run};

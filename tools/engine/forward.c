@@ -82,55 +82,6 @@ static bool make_attention(forward *f, const pagedcl_cache_desc *pool, engine_er
     return true;
 }
 
-/*
- * Computes a one-token prompt and then a one-token decode in block 0: implementations that compile kernels when they
- * are first enqueued (CLBlast, PoCL) do so here and not in the first step.
- */
-static bool warm_up(forward *f, engine_error *error) {
-    float *logits = malloc((size_t)f->model->config.vocab_size * sizeof *logits);
-    if (logits == NULL)
-        return engine_fail(error, "out of memory");
-    int32_t zero = 0;
-    int32_t prefill_seqlen = 1;
-    int32_t cu_seqlens[2] = {0, 1};
-    engine_step step = {.num_rows = 1,
-                        .tokens = &zero,
-                        .positions = &zero,
-                        .num_prefill = 1,
-                        .requests = &zero,
-                        .cache_seqlens = &prefill_seqlen,
-                        .prefill_cu_seqlens = cu_seqlens,
-                        .block_table = &zero,
-                        .block_table_stride = 1,
-                        .num_outputs = 1,
-                        .output_rows = &zero,
-                        .output_requests = &zero};
-    bool ok = forward_run(f, &step, logits, error);
-    step.num_prefill = 0;
-    step.num_decode = 1;
-    step.cache_seqlens = &zero;
-    ok = ok && forward_run(f, &step, logits, error);
-    free(logits);
-    return ok;
-}
-
-forward *forward_create(pagedcl_device *device, const model *m, const pagedcl_cache_desc *pool, int32_t max_rows,
-                        int32_t max_outputs, engine_error *error) {
-    forward *f = calloc(1, sizeof *f);
-    if (f == NULL) {
-        engine_fail(error, "out of memory");
-        return NULL;
-    }
-    f->device = device;
-    f->queue = pagedcl_device_queue(device);
-    f->model = m;
-    if (make_buffers(f, max_rows, max_outputs, error) && set_frequencies(f, error) && make_attention(f, pool, error) &&
-        layers_create(device, &f->layers, error) && warm_up(f, error))
-        return f;
-    forward_destroy(f);
-    return NULL;
-}
-
 void forward_destroy(forward *f) {
     if (f == NULL)
         return;
@@ -150,10 +101,15 @@ void forward_destroy(forward *f) {
 /* out [rows, outputs] = in [rows, inputs] * weight [outputs, inputs]^T + beta * out */
 static bool multiply(forward *f, cl_mem in, cl_mem weight, cl_mem out, int32_t rows, int64_t outputs, int64_t inputs,
                      float beta, engine_error *error) {
-    CLBlastStatusCode code = CLBlastSgemm(CLBlastLayoutRowMajor, CLBlastTransposeNo, CLBlastTransposeYes, (size_t)rows,
-                                          (size_t)outputs, (size_t)inputs, 1.0f, in, 0, (size_t)inputs, weight, 0,
-                                          (size_t)inputs, beta, out, 0, (size_t)outputs, &f->queue, NULL);
-    return code == CLBlastSuccess || engine_fail(error, "CLBlastSgemm failed with status %d", (int)code);
+    size_t m = (size_t)rows;
+    size_t n = (size_t)outputs;
+    size_t k = (size_t)inputs;
+    CLBlastStatusCode code = rows == 1
+                                 ? CLBlastSgemv(CLBlastLayoutRowMajor, CLBlastTransposeNo, n, k, 1.0f, weight, 0, k, in,
+                                                0, 1, beta, out, 0, 1, &f->queue, NULL)
+                                 : CLBlastSgemm(CLBlastLayoutRowMajor, CLBlastTransposeNo, CLBlastTransposeYes, m, n, k,
+                                                1.0f, in, 0, k, weight, 0, k, beta, out, 0, n, &f->queue, NULL);
+    return code == CLBlastSuccess || engine_fail(error, "CLBlast failed with status %d", (int)code);
 }
 
 /* Uploads the step, and copies the blocks that must be copied before it writes. */
@@ -250,4 +206,56 @@ bool forward_run(forward *f, const engine_step *step, float *logits, engine_erro
     for (int32_t i = 0; ok && i < c->num_layers; i++)
         ok = run_layer(f, step, i, error);
     return ok && finish(f, step, logits, error);
+}
+
+/*
+ * Multiplies two rows of anything, then computes a one-token prompt and a one-token decode in block 0: implementations
+ * that compile kernels when they are first enqueued (CLBlast, PoCL) do so here and not in the first step.
+ */
+static bool warm_up(forward *f, engine_error *error) {
+    float *logits = malloc((size_t)f->model->config.vocab_size * sizeof *logits);
+    if (logits == NULL)
+        return engine_fail(error, "out of memory");
+    int32_t zero = 0;
+    int32_t prefill_seqlen = 1;
+    int32_t cu_seqlens[2] = {0, 1};
+    engine_step step = {.num_rows = 1,
+                        .tokens = &zero,
+                        .positions = &zero,
+                        .num_prefill = 1,
+                        .requests = &zero,
+                        .cache_seqlens = &prefill_seqlen,
+                        .prefill_cu_seqlens = cu_seqlens,
+                        .block_table = &zero,
+                        .block_table_stride = 1,
+                        .num_outputs = 1,
+                        .output_rows = &zero,
+                        .output_requests = &zero};
+    const model_config *c = &f->model->config;
+    bool ok = multiply(f, f->activated, f->model->layers[0].mlp_out, f->hidden, 2, c->hidden_size, c->intermediate_size,
+                       1.0f, error) &&
+              forward_run(f, &step, logits, error);
+    step.num_prefill = 0;
+    step.num_decode = 1;
+    step.cache_seqlens = &zero;
+    ok = ok && forward_run(f, &step, logits, error);
+    free(logits);
+    return ok;
+}
+
+forward *forward_create(pagedcl_device *device, const model *m, const pagedcl_cache_desc *pool, int32_t max_rows,
+                        int32_t max_outputs, engine_error *error) {
+    forward *f = calloc(1, sizeof *f);
+    if (f == NULL) {
+        engine_fail(error, "out of memory");
+        return NULL;
+    }
+    f->device = device;
+    f->queue = pagedcl_device_queue(device);
+    f->model = m;
+    if (make_buffers(f, max_rows, max_outputs, error) && set_frequencies(f, error) && make_attention(f, pool, error) &&
+        layers_create(device, &f->layers, error) && warm_up(f, error))
+        return f;
+    forward_destroy(f);
+    return NULL;
 }

@@ -168,8 +168,8 @@ static int print_json(pagedcl_device *device, const tally *counts, json_t *cases
         json_pack("{s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:o}", "version", pagedcl_version(), "device", info.device_name,
                   "driver_version", info.driver_version, "passed", counts->passed, "failed", counts->failed,
                   "unsupported", counts->unsupported, "unreadable", counts->unreadable, "cases", cases);
-    size_t num_cases = (size_t)(counts->passed + counts->failed + counts->unsupported + counts->unreadable);
-    if (!document || json_array_size(cases) != num_cases || json_dumpf(document, stdout, JSON_INDENT(2)) != 0) {
+    int num_cases = counts->passed + counts->failed + counts->unsupported + counts->unreadable;
+    if (!document || (int)json_array_size(cases) != num_cases || json_dumpf(document, stdout, JSON_INDENT(2)) != 0) {
         json_decref(document);
         return command_fail("the JSON document could not be made");
     }

@@ -16,8 +16,9 @@ extern char **environ;
 enum { MAX_ARGS = 256, MAX_ENV = 512 };
 
 static char *read_all(FILE *file) {
-    long size;
-    cr_assert(fseek(file, 0, SEEK_END) == 0 && (size = ftell(file)) >= 0);
+    cr_assert_eq(fseek(file, 0, SEEK_END), 0);
+    long size = ftell(file);
+    cr_assert_geq(size, 0);
     rewind(file);
     char *text = malloc((size_t)size + 1);
     cr_assert_not_null(text);

@@ -221,7 +221,11 @@ pagedcl_status pagedcl_programs_build(pagedcl_device *device, const pagedcl_prog
     for (size_t i = 0; i < count; i++)
         builds[i].desc = &descs[i];
     build_batch batch = {device, builds};
-    pcl_parallel(count, build_one, &batch);
+    if (device->quirks.builds_one_at_a_time)
+        for (size_t i = 0; i < count; i++)
+            build_one(&batch, i);
+    else
+        pcl_parallel(count, build_one, &batch);
 
     pagedcl_status status = PAGEDCL_SUCCESS;
     for (size_t i = 0; i < count && status == PAGEDCL_SUCCESS; i++)

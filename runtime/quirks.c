@@ -5,5 +5,6 @@
 
 pcl_quirks pcl_quirks_of(const pagedcl_device_info *info) {
     bool pocl = strcmp(info->platform_name, "Portable Computing Language") == 0;
-    return (pcl_quirks){.keeps_programs = pocl, .compiles_at_launch = pocl};
+    bool oclgrind = strcmp(info->platform_name, "Oclgrind") == 0;
+    return (pcl_quirks){.keeps_programs = pocl, .compiles_at_launch = pocl, .builds_one_at_a_time = oclgrind};
 }

@@ -13,6 +13,8 @@ typedef struct pcl_quirks {
     bool keeps_programs;
     /* PoCL compiles a kernel at its first launch. */
     bool compiles_at_launch;
+    /* Oclgrind's compiler crashes when two threads call it. */
+    bool builds_one_at_a_time;
 } pcl_quirks;
 
 pcl_quirks pcl_quirks_of(const pagedcl_device_info *info);

@@ -5,6 +5,7 @@
 #include "device.h"
 #include "status.h"
 #include "struct_size.h"
+#include "warm.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -178,6 +179,8 @@ pagedcl_status pagedcl_attn_create(pagedcl_device *device, const pagedcl_attn_de
     if (own.cache != NULL)
         pcl_cache_retain(own.cache);
     pagedcl_status status = build(attn);
+    if (status == PAGEDCL_SUCCESS)
+        status = pcl_warm_attn(attn);
     if (status != PAGEDCL_SUCCESS) {
         pagedcl_attn_destroy(attn);
         return status;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Enqueues the attention of a planned batch. */
+#include "attn_run.h"
+
 #include "launch.h"
-#include "plan.h"
 #include "status.h"
 #include "struct_size.h"
 #include "tensor.h"
@@ -126,8 +127,8 @@ static pagedcl_status enqueue_decode(const pagedcl_attn *attn, const pagedcl_pla
     return batch->num_merges > 0 ? enqueue_merge(attn, plan, args, chain) : PAGEDCL_SUCCESS;
 }
 
-static pagedcl_status enqueue(const pagedcl_attn *attn, pagedcl_plan *plan, const pagedcl_attn_args *args,
-                              pcl_chain *chain) {
+pagedcl_status pcl_attn_enqueue(const pagedcl_attn *attn, pagedcl_plan *plan, const pagedcl_attn_args *args,
+                                pcl_chain *chain) {
     if (plan->batch.num_work == 0 && plan->batch.total_new == 0)
         return PAGEDCL_SUCCESS;
     PCL_TRY(pcl_fence_wait(&plan->runs, chain));
@@ -153,5 +154,5 @@ pagedcl_status pagedcl_attn_run(pagedcl_attn *attn, cl_command_queue queue, page
     PCL_TRY(read_args(attn, plan, args, &own));
     pcl_chain chain;
     PCL_TRY(pcl_chain_begin(&chain, attn->device, queue, num_events, events));
-    return pcl_chain_end(&chain, enqueue(attn, plan, &own, &chain), event);
+    return pcl_chain_end(&chain, pcl_attn_enqueue(attn, plan, &own, &chain), event);
 }

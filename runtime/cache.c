@@ -4,6 +4,7 @@
 #include "device.h"
 #include "status.h"
 #include "struct_size.h"
+#include "warm.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -152,6 +153,8 @@ pagedcl_status pagedcl_cache_create(pagedcl_device *device, const pagedcl_cache_
         status = allocate(cache);
     if (status == PAGEDCL_SUCCESS)
         status = build(cache);
+    if (status == PAGEDCL_SUCCESS)
+        status = pcl_warm_cache(cache);
     if (status != PAGEDCL_SUCCESS) {
         pagedcl_cache_destroy(cache);
         return status;

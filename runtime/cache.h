@@ -47,11 +47,19 @@ void pcl_cache_arguments(const pagedcl_cache *cache, int32_t layer, pcl_argument
 pagedcl_status pcl_cache_check_layer(const pagedcl_cache *cache, int32_t layer);
 
 /*
- * Enqueues the write of num_slots > 0 rows with slots that are on the device already, from element slots_offset (int64)
+ * Enqueues the write of num_slots rows with slots that are on the device already, from element slots_offset (int64)
  * of a buffer on; tensors are checked and complete. kernel: of PCL_CACHE_WRITE, the caller's alone during the call.
  */
 pagedcl_status pcl_cache_enqueue_write(const pagedcl_cache *cache, pcl_chain *chain, cl_kernel kernel, int32_t layer,
                                        const pagedcl_tensor *k, const pagedcl_tensor *v, pagedcl_dtype dtype,
                                        cl_mem slots, int64_t slots_offset, int64_t num_slots);
+
+/* The same for a gather into contiguous rows from the tensors' offsets on. */
+pagedcl_status pcl_cache_enqueue_gather(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer, cl_mem slots,
+                                        int64_t num_slots, const pagedcl_tensor *k, const pagedcl_tensor *v);
+
+/* The same for copies of blocks in a layer: pairs from element `first` (int32) of a buffer on, independent ones. */
+pagedcl_status pcl_cache_enqueue_copy(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer, cl_mem pairs,
+                                      int64_t first, int64_t num_pairs);
 
 #endif

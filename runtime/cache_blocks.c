@@ -35,6 +35,16 @@ static int64_t independent_pairs(pagedcl_cache *cache, const int32_t *pairs, int
     return count;
 }
 
+pagedcl_status pcl_cache_enqueue_copy(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer, cl_mem pairs,
+                                      int64_t first, int64_t num_pairs) {
+    pcl_arguments arguments = pcl_arguments_of(cache->kernels[PCL_CACHE_COPY]);
+    pcl_cache_arguments(cache, layer, &arguments);
+    pcl_argument_mem(&arguments, pairs);
+    pcl_argument_long(&arguments, first);
+    pcl_argument_long(&arguments, num_pairs);
+    return pcl_launch_items(chain, &arguments, num_pairs, cache->desc.block_size * (cache->row_elements / 8));
+}
+
 static pagedcl_status enqueue_copies(pagedcl_cache *cache, pcl_chain *chain, const int32_t *pairs, int64_t num_pairs) {
     size_t size = (size_t)num_pairs * 2 * sizeof *pairs;
     void *staging = NULL;
@@ -43,14 +53,8 @@ static pagedcl_status enqueue_copies(pagedcl_cache *cache, pcl_chain *chain, con
     PCL_TRY(pcl_upload_send(&cache->upload, chain, size));
     for (int64_t done = 0; done < num_pairs;) {
         int64_t count = independent_pairs(cache, pairs + 2 * done, num_pairs - done);
-        for (int32_t layer = 0; layer < cache->desc.num_layers; layer++) {
-            pcl_arguments arguments = pcl_arguments_of(cache->kernels[PCL_CACHE_COPY]);
-            pcl_cache_arguments(cache, layer, &arguments);
-            pcl_argument_mem(&arguments, pcl_upload_buffer(&cache->upload));
-            pcl_argument_long(&arguments, 2 * done);
-            pcl_argument_long(&arguments, count);
-            PCL_TRY(pcl_launch_items(chain, &arguments, count, cache->desc.block_size * (cache->row_elements / 8)));
-        }
+        for (int32_t layer = 0; layer < cache->desc.num_layers; layer++)
+            PCL_TRY(pcl_cache_enqueue_copy(cache, chain, layer, pcl_upload_buffer(&cache->upload), 2 * done, count));
         done += count;
     }
     pcl_upload_used(&cache->upload, chain);

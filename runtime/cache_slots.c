@@ -24,6 +24,20 @@ pagedcl_status pcl_cache_enqueue_write(const pagedcl_cache *cache, pcl_chain *ch
     return pcl_launch_items(chain, &arguments, num_slots, cache->row_elements / 8);
 }
 
+pagedcl_status pcl_cache_enqueue_gather(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer, cl_mem slots,
+                                        int64_t num_slots, const pagedcl_tensor *k, const pagedcl_tensor *v) {
+    pcl_arguments arguments = pcl_arguments_of(cache->kernels[PCL_CACHE_GATHER]);
+    pcl_cache_arguments(cache, layer, &arguments);
+    pcl_argument_mem(&arguments, slots);
+    pcl_argument_long(&arguments, 0);
+    pcl_argument_long(&arguments, num_slots);
+    pcl_argument_mem(&arguments, k->mem);
+    pcl_argument_long(&arguments, k->offset);
+    pcl_argument_mem(&arguments, v->mem);
+    pcl_argument_long(&arguments, v->offset);
+    return pcl_launch_items(chain, &arguments, num_slots, cache->row_elements / 8);
+}
+
 /* True when the slot's mark was set already. */
 static bool mark_slot(pagedcl_cache *cache, int64_t slot) {
     unsigned char *byte = &cache->slot_marks[slot / 8], bit = (unsigned char)(1u << slot % 8);
@@ -100,16 +114,7 @@ static pagedcl_status enqueue_gather(pagedcl_cache *cache, pcl_chain *chain, int
         slots += seqlens[seq];
     }
     PCL_TRY(pcl_upload_send(&cache->upload, chain, size));
-    pcl_arguments arguments = pcl_arguments_of(cache->kernels[PCL_CACHE_GATHER]);
-    pcl_cache_arguments(cache, layer, &arguments);
-    pcl_argument_mem(&arguments, pcl_upload_buffer(&cache->upload));
-    pcl_argument_long(&arguments, 0);
-    pcl_argument_long(&arguments, total);
-    pcl_argument_mem(&arguments, k->mem);
-    pcl_argument_long(&arguments, k->offset);
-    pcl_argument_mem(&arguments, v->mem);
-    pcl_argument_long(&arguments, v->offset);
-    PCL_TRY(pcl_launch_items(chain, &arguments, total, cache->row_elements / 8));
+    PCL_TRY(pcl_cache_enqueue_gather(cache, chain, layer, pcl_upload_buffer(&cache->upload), total, k, v));
     pcl_upload_used(&cache->upload, chain);
     return PAGEDCL_SUCCESS;
 }

@@ -30,7 +30,7 @@ pagedcl_status pcl_launch_items(pcl_chain *chain, const pcl_arguments *arguments
     int64_t items = 0;
     if (__builtin_mul_overflow(rows, columns, &items) || (uint64_t)items > SIZE_MAX - local)
         return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "a launch of more work-items than the machine can count");
-    size_t global = ((size_t)items + local - 1) / local * local;
+    size_t global = items == 0 ? local : ((size_t)items + local - 1) / local * local;
     return pcl_chain_launch(chain, arguments->kernel, 1, &global, &local);
 }
 

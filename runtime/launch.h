@@ -6,8 +6,8 @@
 #include "chain.h"
 
 /*
- * Launches the kernel over rows * columns work-items and as many more as fill the last work-group; both above 0. For
- * kernels that index by get_global_id(0) alone. Errors: OPENCL_ERROR (of an argument too), SIZE_OVERFLOW.
+ * Launches the kernel over rows * columns work-items and as many more as fill the last work-group: at least one. For
+ * kernels that index by get_global_id(0) alone and know where to stop. Errors: OPENCL_ERROR (of an argument too), SIZE_OVERFLOW.
  */
 pagedcl_status pcl_launch_items(pcl_chain *chain, const pcl_arguments *arguments, int64_t rows, int64_t columns);
 

@@ -33,11 +33,11 @@ typedef struct pagedcl_attn pagedcl_attn;
 typedef struct pagedcl_plan pagedcl_plan;
 
 typedef struct pagedcl_attn_desc {
-    size_t struct_size;      /* sizeof(pagedcl_attn_desc), set by PAGEDCL_ATTN_DESC_INIT */
-    pagedcl_cache *cache;    /* the pool that keys come from; gives num_kv_heads, head_dim, kv_dtype. NULL: packed keys */
-    int32_t num_heads;       /* query heads, a multiple of num_kv_heads */
-    int32_t num_kv_heads;    /* without a cache; with one, 0 or the cache's */
-    int32_t head_dim;        /* likewise: a multiple of 8 up to 256 */
+    size_t struct_size;   /* sizeof(pagedcl_attn_desc), set by PAGEDCL_ATTN_DESC_INIT */
+    pagedcl_cache *cache; /* the pool that keys come from; gives num_kv_heads, head_dim, kv_dtype. NULL: packed keys */
+    int32_t num_heads;    /* query heads, a multiple of num_kv_heads */
+    int32_t num_kv_heads; /* without a cache; with one, 0 or the cache's */
+    int32_t head_dim;     /* likewise: a multiple of 8 up to 256 */
     pagedcl_dtype kv_dtype;  /* likewise: packed keys, the pool. Default: q_dtype */
     pagedcl_dtype q_dtype;   /* q, k_new and v_new. Default: kv_dtype; float16 when both are default */
     pagedcl_dtype out_dtype; /* default: q_dtype. LSE is always float32 */
@@ -64,7 +64,7 @@ PAGEDCL_API pagedcl_status pagedcl_attn_get_desc(const pagedcl_attn *attn, paged
 /* Makes an empty plan for the operator. Its device buffers grow with the batches that it is given. */
 PAGEDCL_API pagedcl_status pagedcl_plan_create(pagedcl_attn *attn, pagedcl_plan **plan);
 
-/* NULL is allowed. Commands that use the plan may still be running. */
+/* NULL is allowed. Commands that use the plan may still be running; waits only for uploads still on their way. */
 PAGEDCL_API void pagedcl_plan_destroy(pagedcl_plan *plan);
 
 /*

@@ -60,7 +60,8 @@ typedef struct pagedcl_tensor {
 PAGEDCL_API pagedcl_status pagedcl_cache_create(pagedcl_device *device, const pagedcl_cache_desc *desc,
                                                 pagedcl_cache **cache);
 
-/* Drops the caller's reference; operators on the cache keep it alive. Waits for nothing. NULL is allowed. */
+/* Drops the caller's reference; operators on the cache keep it alive. Waits only for copies of host arrays that are still
+   on their way to the device. NULL is allowed. */
 PAGEDCL_API void pagedcl_cache_destroy(pagedcl_cache *cache);
 
 /* The bytes of device memory that a pool of this description takes: num_layers * num_blocks * bytes of a block. */

@@ -315,33 +315,38 @@ Test(generate_folder, takes_prompts_from_everywhere) {
     tool_run_free(&run);
 }
 
-/* Writes tensors of the model, those whose index is `part` modulo 2, as float32. */
-static void write_shard(const char *name, const safetensors *model, size_t part, json_t *weight_map) {
+typedef struct entry {
+    const char *name;
+    const safetensors_tensor *tensor;
+} entry;
+
+static json_t *entry_to_json(const entry *e, size_t offset, size_t end) {
+    json_t *shape = json_array();
+    for (int i = 0; i < e->tensor->num_dims; i++)
+        json_array_append_new(shape, json_integer(e->tensor->shape[i]));
+    return json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets", (json_int_t)offset,
+                     (json_int_t)end);
+}
+
+/* Writes the entries whose place is `part` modulo 2 as float32, and where they are into weight_map. */
+static void write_shard(const char *name, const entry *entries, size_t count, size_t part, json_t *weight_map) {
     json_t *header = json_object();
     size_t offset = 0;
-    for (size_t i = part; i < safetensors_count(model); i += 2) {
-        const safetensors_tensor *tensor = safetensors_at(model, i);
-        json_t *shape = json_array();
-        for (int d = 0; d < tensor->num_dims; d++)
-            json_array_append_new(shape, json_integer(tensor->shape[d]));
-        size_t end = offset + (size_t)tensor->num_elements * sizeof(float);
-        json_object_set_new(header, tensor->name,
-                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets",
-                                      (json_int_t)offset, (json_int_t)end));
-        json_object_set_new(weight_map, tensor->name, json_string(name));
+    for (size_t i = part; i < count; i += 2) {
+        size_t end = offset + (size_t)entries[i].tensor->num_elements * sizeof(float);
+        json_object_set_new(header, entries[i].name, entry_to_json(&entries[i], offset, end));
+        json_object_set_new(weight_map, entries[i].name, json_string(name));
         offset = end;
     }
     char *text = json_dumps(header, JSON_COMPACT);
     FILE *file = fopen(path_of(name), "wb");
     cr_assert(text && file);
     uint64_t length = strlen(text);
-    unsigned char prefix[8];
     for (int i = 0; i < 8; i++)
-        prefix[i] = (unsigned char)(length >> 8 * i);
-    fwrite(prefix, 1, sizeof prefix, file);
-    fwrite(text, 1, length, file);
-    for (size_t i = part; i < safetensors_count(model); i += 2) {
-        const safetensors_tensor *tensor = safetensors_at(model, i);
+        fputc((int)(length >> 8 * i & 0xff), file);
+    fputs(text, file);
+    for (size_t i = part; i < count; i += 2) {
+        const safetensors_tensor *tensor = entries[i].tensor;
         cr_assert_eq(tensor->dtype, SAFETENSORS_BF16);
         for (int64_t j = 0; j < tensor->num_elements; j++) {
             uint16_t bits;
@@ -355,14 +360,21 @@ static void write_shard(const char *name, const safetensors *model, size_t part,
     json_decref(header);
 }
 
-/* The model of the tree, its weights as float32 in two files, with the old form of the rotary base. */
-static void write_sharded_model(void) {
+/* The model of the tree in other clothes: float32, two files, a head of its own, the old form of the rotary base. */
+static void write_other_form(void) {
     char error[256];
+    entry entries[256];
+    size_t count = 0;
     safetensors *model = safetensors_open(MODEL_DIR "/model.safetensors", error, sizeof error);
     cr_assert_not_null(model, "%s", error);
+    for (; count < safetensors_count(model); count++) {
+        const safetensors_tensor *tensor = safetensors_at(model, count);
+        entries[count] = (entry){.name = tensor->name, .tensor = tensor};
+    }
+    entries[count++] = (entry){"lm_head.weight", safetensors_find(model, "model.embed_tokens.weight")};
     json_t *weight_map = json_object();
-    write_shard("model-00001-of-00002.safetensors", model, 0, weight_map);
-    write_shard("model-00002-of-00002.safetensors", model, 1, weight_map);
+    write_shard("model-00001-of-00002.safetensors", entries, count, 0, weight_map);
+    write_shard("model-00002-of-00002.safetensors", entries, count, 1, weight_map);
     safetensors_close(model);
     json_t *index = json_pack("{s:{s:i}, s:o}", "metadata", "total_size", 0, "weight_map", weight_map);
     cr_assert_eq(json_dump_file(index, path_of("model.safetensors.index.json"), 0), 0);
@@ -371,13 +383,14 @@ static void write_sharded_model(void) {
     json_object_del(config, "rope_parameters");
     json_object_set_new(config, "rope_theta", json_real(10000.0));
     json_object_set_new(config, "rope_scaling", json_null());
+    json_object_set_new(config, "tie_word_embeddings", json_false());
     cr_assert_eq(json_dump_file(config, path_of("config.json"), 0), 0);
     json_decref(config);
 }
 
 /* Both say the same, logits and all: bfloat16 values are float32 values. */
-Test(generate_folder, shards_and_float32_change_nothing) {
-    write_sharded_model();
+Test(generate_folder, the_form_of_the_weights_changes_nothing) {
+    write_other_form();
     const char *models[] = {MODEL_DIR, folder};
     json_t *documents[2];
     for (int i = 0; i < 2; i++) {

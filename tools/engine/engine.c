@@ -10,6 +10,8 @@
 #include <string.h>
 #include <time.h>
 
+static const char PREPARING[] = "preparing kernels (slow on the first run)";
+
 typedef struct text_state {
     uint64_t generator;
     bool ended;
@@ -88,10 +90,10 @@ bool engine_load(engine *e, pagedcl_device *device, const char *folder, engine_e
     if (!model_load(device, folder, &e->config, o->progress, &e->model, error))
         return false;
     double loaded = engine_now();
-    engine_report(&o->progress, "preparing kernels", 0.0);
+    engine_report(&o->progress, PREPARING, 0.0);
     pagedcl_cache_desc pool = engine_pool(&e->config, o);
     e->forward = forward_create(device, &e->model, &pool, o->max_batch + o->chunk_tokens, o->max_batch, error);
-    engine_report(&o->progress, "preparing kernels", 1.0);
+    engine_report(&o->progress, PREPARING, 1.0);
     e->stats.num_parameters = e->model.num_parameters;
     e->stats.load_seconds = loaded - start;
     e->stats.prepare_seconds = engine_now() - loaded;

@@ -29,10 +29,14 @@ struct forward {
     cl_mem logits;      /* [max_outputs, vocab_size] */
 };
 
+/* Full of zeros: CLBlast's Sgemv multiplies what it overwrites by 0, so that must be finite from the start. */
 static bool make_buffer(const forward *f, int64_t rows, int64_t width, cl_mem *buffer, engine_error *error) {
+    const cl_float zero = 0.0f; /* of the int32 buffers too */
+    size_t bytes = (size_t)(rows * width) * sizeof zero;
     cl_int code;
-    *buffer =
-        clCreateBuffer(pagedcl_device_context(f->device), CL_MEM_READ_WRITE, (size_t)(rows * width) * 4, NULL, &code);
+    *buffer = clCreateBuffer(pagedcl_device_context(f->device), CL_MEM_READ_WRITE, bytes, NULL, &code);
+    if (code == CL_SUCCESS)
+        code = clEnqueueFillBuffer(f->queue, *buffer, &zero, sizeof zero, 0, bytes, 0, NULL, NULL);
     return code == CL_SUCCESS ||
            engine_fail(error, "no device memory for a step's buffers (OpenCL error %d)", (int)code);
 }

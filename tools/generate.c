@@ -341,18 +341,18 @@ typedef struct progress_line {
 static void report_progress(void *user, const char *what, double done) {
     progress_line *line = user;
     double now = engine_now();
-    if (!line->running)
+    bool begins = !line->running;
+    if (begins)
         line->started_at = now;
     line->running = done < 1;
-    if (line->terminal && line->running && (!line->shown || now - line->shown_at > 0.1)) {
-        fprintf(stderr, "\r\033[K%s ...", what);
-        if (done > 0)
-            fprintf(stderr, " %.0f %%", 100 * done);
+    if (!line->terminal) {
+        if (!line->running && now - line->started_at > 2)
+            fprintf(stderr, "%s took %.1f s\n", what, now - line->started_at);
+    } else if (begins || now - line->shown_at > 0.1) {
+        fprintf(stderr, "\r\033[K%s ... %.0f %%", what, 100 * done);
         line->shown = true;
         line->shown_at = now;
     }
-    if (!line->running && !line->terminal && now - line->started_at > 2)
-        fprintf(stderr, "%s took %.1f s\n", what, now - line->started_at);
 }
 
 static void clear_progress(progress_line *line) {

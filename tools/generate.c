@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "command.h"
+#include "generate_prompts.h"
 #include "generate_report.h"
 #include "generate_stream.h"
 
@@ -13,27 +14,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-typedef enum source_kind { SOURCE_TEXT, SOURCE_FILE, SOURCE_IDS } source_kind;
-
-/* An option that gives prompts. */
-typedef struct source {
-    source_kind kind;
-    const char *value;
-} source;
-
-typedef struct prompt {
-    int32_t *tokens;
-    int32_t num_tokens;
-} prompt;
 
 typedef struct arguments {
     const char *model;
     const char *device;
-    source *sources;
-    size_t num_sources;
+    generate_prompts prompts;
     int32_t new_tokens;
     engine_options engine; /* num_blocks 0: enough for the prompts */
     bool json;
@@ -133,15 +119,11 @@ static error_t parse_dtype(const char *value, pagedcl_dtype *dtype) {
     return bad_value("kv-dtype", value, "float32, float16 or bfloat16");
 }
 
-static error_t add_source(arguments *a, source_kind kind, const char *value) {
-    source *sources = realloc(a->sources, (a->num_sources + 1) * sizeof *sources);
-    if (sources == NULL) {
-        command_fail("out of memory");
-        return ENOMEM;
-    }
-    a->sources = sources;
-    a->sources[a->num_sources++] = (source){.kind = kind, .value = value};
-    return 0;
+static error_t add_source(arguments *a, generate_source_kind kind, const char *value) {
+    if (generate_prompts_add(&a->prompts, kind, value))
+        return 0;
+    command_fail("out of memory");
+    return ENOMEM;
 }
 
 static error_t parse_option(int key, char *value, struct argp_state *state) {
@@ -154,11 +136,11 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         a->model = value;
         return 0;
     case 'p':
-        return add_source(a, SOURCE_TEXT, value);
+        return add_source(a, GENERATE_TEXT, value);
     case 'f':
-        return add_source(a, SOURCE_FILE, value);
+        return add_source(a, GENERATE_FILE, value);
     case KEY_PROMPT_IDS:
-        return add_source(a, SOURCE_IDS, value);
+        return add_source(a, GENERATE_IDS, value);
     case 'n':
         return parse_integer("tokens", value, 1 << 28, &a->new_tokens);
     case KEY_TEMPERATURE:
@@ -193,7 +175,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         command_fail("\"%s\" is no option; a prompt is given by --prompt", value);
         return EINVAL;
     case ARGP_KEY_END:
-        if (a->model == NULL || a->num_sources == 0) {
+        if (a->model == NULL || a->prompts.num_sources == 0) {
             command_fail("generate needs --model and a --prompt; `pagedcl generate --help` explains them");
             return EINVAL;
         }
@@ -208,107 +190,11 @@ static const struct argp argp = {
     NULL,    NULL,         NULL,
 };
 
-/* The prompts that the sources give. */
-typedef struct prompts {
-    prompt *list;
-    int32_t count;
-} prompts;
-
-/* Takes the tokens. */
-static bool add_prompt(prompts *p, int32_t *tokens, int32_t num_tokens, engine_error *error) {
-    prompt *list = p->count < INT32_MAX ? realloc(p->list, ((size_t)p->count + 1) * sizeof *list) : NULL;
-    if (list == NULL) {
-        free(tokens);
-        return engine_fail(error, "out of memory");
-    }
-    p->list = list;
-    p->list[p->count++] = (prompt){.tokens = tokens, .num_tokens = num_tokens};
-    return true;
-}
-
-static bool add_text(prompts *p, const tokenizer *t, const char *text, engine_error *error) {
-    int32_t num_tokens;
-    int32_t *tokens = tokenizer_encode(t, text, &num_tokens, error);
-    return tokens != NULL && add_prompt(p, tokens, num_tokens, error);
-}
-
-static bool add_ids(prompts *p, const char *value, engine_error *error) {
-    size_t capacity = strlen(value) / 2 + 1; /* a digit and what parts it from the next */
-    int32_t *tokens = calloc(capacity, sizeof *tokens);
-    if (tokens == NULL)
-        return engine_fail(error, "out of memory");
-    int32_t count = 0;
-    for (const char *rest = value;; rest++) {
-        char *end;
-        errno = 0;
-        long id = strtol(rest, &end, 10);
-        if (errno != 0 || end == rest || id < 0 || id > INT32_MAX || (*end != ',' && *end != '\0')) {
-            free(tokens);
-            return engine_fail(error, "--prompt-ids is \"%s\"; it must be token ids with commas between", value);
-        }
-        tokens[count++] = (int32_t)id;
-        rest = end;
-        if (*end == '\0')
-            break;
-    }
-    return add_prompt(p, tokens, count, error);
-}
-
-/* A pipe will do, but not a device: some never end. */
-static FILE *open_text(const char *path, engine_error *error) {
-    struct stat status;
-    if (strcmp(path, "-") == 0)
-        return stdin;
-    FILE *file = fopen(path, "r");
-    if (file == NULL || fstat(fileno(file), &status) != 0)
-        engine_fail(error, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(status.st_mode) && !S_ISFIFO(status.st_mode))
-        engine_fail(error, "%s: is not a file of text", path);
-    else
-        return file;
-    if (file != NULL)
-        fclose(file);
-    return NULL;
-}
-
-static bool add_lines(prompts *p, const tokenizer *t, const char *path, engine_error *error) {
-    FILE *file = open_text(path, error);
-    if (file == NULL)
-        return false;
-    char *line = NULL;
-    size_t capacity = 0;
-    ssize_t length;
-    bool ok = true;
-    while (ok && (length = getline(&line, &capacity, file)) >= 0) {
-        if (strlen(line) != (size_t)length)
-            ok = engine_fail(error, "%s: is not a file of text: it holds a zero byte", path);
-        line[strcspn(line, "\r\n")] = '\0';
-        if (ok && line[0] != '\0')
-            ok = add_text(p, t, line, error);
-    }
-    if (ok && !feof(file))
-        ok = engine_fail(error, "%s: cannot be read: %s", path, strerror(errno));
-    free(line);
-    if (file != stdin)
-        fclose(file);
-    return ok;
-}
-
-static bool collect_prompts(const arguments *a, const tokenizer *t, prompts *p, engine_error *error) {
-    for (size_t i = 0; i < a->num_sources; i++) {
-        const source *s = &a->sources[i];
-        bool ok = s->kind == SOURCE_TEXT   ? add_text(p, t, s->value, error)
-                  : s->kind == SOURCE_FILE ? add_lines(p, t, s->value, error)
-                                           : add_ids(p, s->value, error);
-        if (!ok)
-            return false;
-    }
-    return p->count > 0 || engine_fail(error, "the prompt file holds no prompt");
-}
-
-/* Unless --pool-blocks says: blocks for all prompts at their full lengths, in at most half of the device's memory. */
-static bool choose_num_blocks(arguments *a, const model_config *config, const prompts *p, pagedcl_device *device,
-                              engine_error *error) {
+/*
+ * Unless --pool-blocks says: blocks for the prompts that run at once at their full lengths, in at most half of the
+ * device's memory.
+ */
+static bool choose_num_blocks(arguments *a, const model_config *config, pagedcl_device *device, engine_error *error) {
     pagedcl_device_info info = PAGEDCL_DEVICE_INFO_INIT;
     pagedcl_cache_desc pool = engine_pool(config, &a->engine);
     pool.num_blocks = 1;
@@ -321,9 +207,16 @@ static bool choose_num_blocks(arguments *a, const model_config *config, const pr
         return (uint64_t)a->engine.num_blocks <= room ||
                engine_fail(error, "--pool-blocks is %" PRId32 ", but the device's memory holds only %" PRIu64 " blocks",
                            a->engine.num_blocks, room);
-    uint64_t wanted = 0;
-    for (int32_t i = 0; i < p->count; i++)
-        wanted += ((uint64_t)p->list[i].num_tokens + (uint64_t)a->new_tokens) / (uint64_t)a->engine.block_size + 1;
+    uint64_t all = 0;
+    uint64_t largest = 0;
+    for (int32_t i = 0; i < a->prompts.count; i++) {
+        uint64_t tokens = (uint64_t)a->prompts.list[i].num_tokens + (uint64_t)a->new_tokens;
+        uint64_t blocks = tokens / (uint64_t)a->engine.block_size + 1;
+        all += blocks;
+        largest = blocks > largest ? blocks : largest;
+    }
+    uint64_t running = largest * (uint64_t)a->engine.max_batch;
+    uint64_t wanted = all < running ? all : running;
     uint64_t chosen = wanted < room / 2 ? wanted : room / 2;
     a->engine.num_blocks = chosen < INT32_MAX ? (int32_t)chosen : INT32_MAX;
     return chosen > 0 || engine_fail(error, "the device's memory holds no two blocks of the pool");
@@ -379,15 +272,15 @@ static bool run_engine(const arguments *a, engine *e, const generate_run *run, e
 }
 
 static bool generate_on(pagedcl_device *device, arguments *a, const model_config *config, const tokenizer *t,
-                        const prompts *p, double started_at, engine_error *error) {
-    if (!choose_num_blocks(a, config, p, device, error))
+                        double started_at, engine_error *error) {
+    if (!choose_num_blocks(a, config, device, error))
         return false;
     progress_line line = {.terminal = isatty(STDERR_FILENO)};
     a->engine.progress = (engine_progress){.report = a->json ? NULL : report_progress, .user = &line};
     engine *e = engine_create(config, &a->engine, error);
     bool ok = e != NULL;
-    for (int32_t i = 0; ok && i < p->count; i++)
-        ok = engine_add(e, p->list[i].tokens, p->list[i].num_tokens, a->new_tokens, error);
+    for (int32_t i = 0; ok && i < a->prompts.count; i++)
+        ok = engine_add(e, a->prompts.list[i].tokens, a->prompts.list[i].num_tokens, a->new_tokens, error);
     generate_run run = {.model = a->model,
                         .config = config,
                         .tokenizer = t,
@@ -400,19 +293,19 @@ static bool generate_on(pagedcl_device *device, arguments *a, const model_config
     return ok;
 }
 
-static int generate(arguments *a, prompts *p, double started_at) {
+static int generate(arguments *a, double started_at) {
     engine_error error;
     model_config config;
     tokenizer t;
     if (!model_config_read(a->model, &config, &error))
         return command_fail("%s", error.text);
     tokenizer_open(a->model, &config, &t);
-    if (!collect_prompts(a, &t, p, &error))
+    if (!generate_prompts_read(&a->prompts, &t, &error))
         return command_fail("%s", error.text);
     pagedcl_device *device = command_open_device(a->device, a->verbose);
     if (device == NULL)
         return EXIT_USAGE;
-    bool ok = generate_on(device, a, &config, &t, p, started_at, &error);
+    bool ok = generate_on(device, a, &config, &t, started_at, &error);
     pagedcl_device_destroy(device);
     return ok ? EXIT_OK : command_fail("%s", error.text);
 }
@@ -425,12 +318,8 @@ static int run(int argc, char **argv) {
                               .max_batch = 32,
                               .chunk_tokens = 256,
                               .sampling = {.temperature = 0, .top_p = 1}}};
-    prompts p = {0};
-    int status = argp_parse(&argp, argc, argv, 0, NULL, &a) == 0 ? generate(&a, &p, started_at) : EXIT_USAGE;
-    for (int32_t i = 0; i < p.count; i++)
-        free(p.list[i].tokens);
-    free(p.list);
-    free(a.sources);
+    int status = argp_parse(&argp, argc, argv, 0, NULL, &a) == 0 ? generate(&a, started_at) : EXIT_USAGE;
+    generate_prompts_free(&a.prompts);
     return status;
 }
 

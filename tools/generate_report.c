@@ -136,6 +136,19 @@ static json_t *text_to_json(const generate_run *run, const engine_text *text, bo
     return json;
 }
 
+static json_t *options_to_json(const engine_options *options, bool *ok) {
+    json_t *json = json_object();
+    set(json, "kv_dtype", json_string(pagedcl_dtype_name(options->kv_dtype)), ok);
+    set_integer(json, "block_size", options->block_size, ok);
+    set_integer(json, "pool_blocks", options->num_blocks, ok);
+    set_integer(json, "chunk", options->chunk_tokens, ok);
+    set_integer(json, "max_batch", options->max_batch, ok);
+    set_real(json, "temperature", (double)options->sampling.temperature, ok);
+    set_real(json, "top_p", (double)options->sampling.top_p, ok);
+    set_integer(json, "seed", (int64_t)options->seed, ok);
+    return json;
+}
+
 static json_t *summary_to_json(const generate_run *run, const summary *s, bool *ok) {
     const scheduler_stats *schedule = &s->engine.schedule;
     const pagedcl_blocks_stats *blocks = &schedule->blocks;
@@ -160,7 +173,6 @@ static json_t *summary_to_json(const generate_run *run, const summary *s, bool *
     set_real(json, "decode_seconds", s->engine.decode_seconds, ok);
     set_real(json, "decode_tokens_per_second", rate(schedule->decode_tokens, s->engine.decode_seconds), ok);
     set_integer(json, "pool_bytes", (int64_t)s->pool_bytes, ok);
-    set_integer(json, "blocks", blocks->total, ok);
     set_integer(json, "blocks_used", blocks->used, ok);
     set_integer(json, "blocks_peak", blocks->peak_used, ok);
     set_integer(json, "blocks_copied", blocks->copies, ok);
@@ -186,8 +198,7 @@ bool generate_report_json(const generate_run *run, bool with_logits, engine_erro
     set(document, "model", json_text(run->model), &ok);
     set(document, "device", json_text(s.device.device_name), &ok);
     set(document, "tier", json_string(pagedcl_tier_name(s.device.tier)), &ok);
-    set(document, "kv_dtype", json_string(pagedcl_dtype_name(run->options->kv_dtype)), &ok);
-    set_integer(document, "block_size", run->options->block_size, &ok);
+    set(document, "options", options_to_json(run->options, &ok), &ok);
     set(document, "texts", texts, &ok);
     set(document, "stats", summary_to_json(run, &s, &ok), &ok);
     ok = ok && json_dumpf(document, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF;

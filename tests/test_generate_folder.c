@@ -215,7 +215,7 @@ Test(generate_folder, refuses_a_model_that_gives_no_number) {
     cr_assert_eq(fseek(file, -(long)sizeof ones, SEEK_END), 0);
     cr_assert_eq(fwrite(ones, 1, sizeof ones, file), sizeof ones);
     cr_assert_eq(fclose(file), 0);
-    expect_refused(RUN("--model", folder, "--prompt", "a", "--tokens", "3"), "NaN", "not finite");
+    expect_refused(RUN("--model", folder, "--prompt", "a", "--tokens", "3", "--json"), "NaN", "not finite");
 }
 
 Test(generate_folder, refuses_bad_indexes) {

@@ -194,7 +194,8 @@ static const struct argp argp = {
  * Unless --pool-blocks says: blocks for the prompts that run at once at their full lengths, in at most half of the
  * device's memory.
  */
-static bool choose_num_blocks(arguments *a, const model_config *config, pagedcl_device *device, engine_error *error) {
+static bool choose_num_blocks(const arguments *a, const model_config *config, pagedcl_device *device,
+                              int32_t *num_blocks, engine_error *error) {
     pagedcl_device_info info = PAGEDCL_DEVICE_INFO_INIT;
     pagedcl_cache_desc pool = engine_pool(config, &a->engine);
     pool.num_blocks = 1;
@@ -203,10 +204,11 @@ static bool choose_num_blocks(arguments *a, const model_config *config, pagedcl_
         pagedcl_cache_bytes(&pool, &block_bytes) != PAGEDCL_SUCCESS)
         return engine_fail_library(error, "KV pool");
     uint64_t room = info.global_memory / block_bytes;
-    if (a->engine.num_blocks > 0)
-        return (uint64_t)a->engine.num_blocks <= room ||
+    *num_blocks = a->engine.num_blocks;
+    if (*num_blocks > 0)
+        return (uint64_t)*num_blocks <= room ||
                engine_fail(error, "--pool-blocks is %" PRId32 ", but the device's memory holds only %" PRIu64 " blocks",
-                           a->engine.num_blocks, room);
+                           *num_blocks, room);
     uint64_t all = 0;
     uint64_t largest = 0;
     for (int32_t i = 0; i < a->prompts.count; i++) {
@@ -218,7 +220,7 @@ static bool choose_num_blocks(arguments *a, const model_config *config, pagedcl_
     uint64_t running = largest * (uint64_t)a->engine.max_batch;
     uint64_t wanted = all < running ? all : running;
     uint64_t chosen = wanted < room / 2 ? wanted : room / 2;
-    a->engine.num_blocks = chosen < INT32_MAX ? (int32_t)chosen : INT32_MAX;
+    *num_blocks = chosen < INT32_MAX ? (int32_t)chosen : INT32_MAX;
     return chosen > 0 || engine_fail(error, "the device's memory holds no two blocks of the pool");
 }
 
@@ -256,7 +258,7 @@ static void clear_progress(progress_line *line) {
 
 /* Loads the model and runs all prompts to their ends. */
 static bool run_engine(const arguments *a, engine *e, const generate_run *run, engine_error *error) {
-    progress_line *line = a->engine.progress.user;
+    progress_line *line = run->options->progress.user;
     bool loaded = engine_load(e, run->device, a->model, error);
     clear_progress(line);
     if (!loaded)
@@ -271,20 +273,21 @@ static bool run_engine(const arguments *a, engine *e, const generate_run *run, e
     return a->json ? generate_report_json(run, a->logits, error) : generate_report_table(run, error);
 }
 
-static bool generate_on(pagedcl_device *device, arguments *a, const model_config *config, const tokenizer *t,
+static bool generate_on(pagedcl_device *device, const arguments *a, const model_config *config, const tokenizer *t,
                         double started_at, engine_error *error) {
-    if (!choose_num_blocks(a, config, device, error))
-        return false;
     progress_line line = {.terminal = isatty(STDERR_FILENO)};
-    a->engine.progress = (engine_progress){.report = a->json ? NULL : report_progress, .user = &line};
-    engine *e = engine_create(config, &a->engine, error);
+    engine_options own = a->engine;
+    own.progress = (engine_progress){.report = a->json ? NULL : report_progress, .user = &line};
+    if (!choose_num_blocks(a, config, device, &own.num_blocks, error))
+        return false;
+    engine *e = engine_create(config, &own, error);
     bool ok = e != NULL;
     for (int32_t i = 0; ok && i < a->prompts.count; i++)
         ok = engine_add(e, a->prompts.list[i].tokens, a->prompts.list[i].num_tokens, a->new_tokens, error);
     generate_run run = {.model = a->model,
                         .config = config,
                         .tokenizer = t,
-                        .options = &a->engine,
+                        .options = &own,
                         .device = device,
                         .engine = e,
                         .started_at = started_at};

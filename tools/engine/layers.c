@@ -87,7 +87,7 @@ bool layers_norm_rotate(const layers *l, cl_mem qkv, cl_mem q_norm, cl_mem k_nor
                                   ARGUMENT(config->num_kv_heads),
                                   ARGUMENT(config->head_dim),
                                   ARGUMENT(config->rms_norm_eps)};
-    size_t num_groups = (size_t)(config->num_heads + config->num_kv_heads);
+    size_t num_groups = (size_t)config->num_heads + (size_t)config->num_kv_heads;
     return enqueue(l, l->norm_rotate, arguments, NUM_ARGUMENTS(arguments), num_groups * l->group, (size_t)num_rows,
                    l->group, error);
 }

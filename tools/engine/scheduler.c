@@ -42,6 +42,8 @@ static bool out_of_memory(engine_error *error) {
 
 /* Grows *array to `count` elements. */
 static bool grow(int32_t **array, int64_t count) {
+    if (count <= 0)
+        return true;
     int32_t *grown = realloc(*array, (size_t)count * sizeof **array);
     if (grown == NULL)
         return false;
@@ -150,9 +152,9 @@ static bool append(scheduler *s, pagedcl_seq seq, int64_t num_tokens, bool *enou
     if (status != PAGEDCL_SUCCESS && status != PAGEDCL_OUT_OF_BLOCKS)
         return engine_fail_library(error, "block manager");
     if (*enough && num_copies > 0) {
-        s->step.copies[2 * s->step.num_copies] = copy.src;
-        s->step.copies[2 * s->step.num_copies + 1] = copy.dst;
-        s->step.num_copies++;
+        int32_t *pair = s->step.copies + 2 * (int64_t)s->step.num_copies++;
+        pair[0] = copy.src;
+        pair[1] = copy.dst;
     }
     return true;
 }

@@ -57,7 +57,7 @@ bool scheduler_add(scheduler *s, const int32_t *prompt, int32_t num_prompt, int3
                    engine_error *error);
 
 int32_t scheduler_num_unfinished(const scheduler *s);
-scheduler_request scheduler_get(const scheduler *s, int32_t request);
+scheduler_request scheduler_get(const scheduler *s, int32_t index);
 
 /*
  * Decides the next step; it holds until the next call. At least one row while a request is unfinished. Every plan must

@@ -47,9 +47,7 @@ struct pagedcl_attn_gather {
     scratch q, k, v;        /* float32, where the caller's are not */
     scratch scores;         /* [num_heads, seqlen_q, seqlen_k] of one sequence */
     scratch result;         /* [seqlen_q, num_heads, head_dim] of one sequence */
-    float *alphas, *betas;  /* by head, for CLBlast */
-    size_t *a_offsets, *b_offsets, *c_offsets;
-    cl_event last; /* of the batch before, which uses the scratch memory until then */
+    cl_event last;          /* of the batch before, which uses the scratch memory until then */
 };
 
 /* One call. */
@@ -78,11 +76,6 @@ void pagedcl_attn_gather_destroy(pagedcl_attn_gather *gather) {
             clReleaseKernel(gather->kernels[i]);
     if (gather->last != NULL)
         clReleaseEvent(gather->last);
-    free(gather->alphas);
-    free(gather->betas);
-    free(gather->a_offsets);
-    free(gather->b_offsets);
-    free(gather->c_offsets);
     pagedcl_plan_destroy(gather->plan);
     free(gather);
 }
@@ -120,15 +113,6 @@ static pagedcl_status create(pagedcl_device *device, pagedcl_attn *attn, pagedcl
         PCL_TRY(pagedcl_cache_get_desc(gather->desc.cache, &cache));
         gather->num_layers = cache.num_layers;
     }
-    size_t num_heads = (size_t)gather->desc.num_heads;
-    gather->alphas = calloc(num_heads, sizeof *gather->alphas);
-    gather->betas = calloc(num_heads, sizeof *gather->betas);
-    gather->a_offsets = calloc(num_heads, sizeof *gather->a_offsets);
-    gather->b_offsets = calloc(num_heads, sizeof *gather->b_offsets);
-    gather->c_offsets = calloc(num_heads, sizeof *gather->c_offsets);
-    if (gather->alphas == NULL || gather->betas == NULL || gather->a_offsets == NULL || gather->b_offsets == NULL ||
-        gather->c_offsets == NULL)
-        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no host memory for the offsets of %zu heads", num_heads);
     return create_kernels(gather);
 }
 
@@ -238,7 +222,7 @@ static pagedcl_status take_operand(const gather_run *run, const char *name, cons
     if (tokens == 0)
         return PAGEDCL_SUCCESS;
     *operand = *tensor;
-    if (dtype != PAGEDCL_FLOAT32 || tensor->token_stride < head_dim) {
+    if (dtype != PAGEDCL_FLOAT32 || tensor->token_stride < head_dim || tensor->head_stride < head_dim) {
         const int64_t elements = times(tokens, heads * head_dim);
         PCL_TRY(check_product_size(name, elements));
         PCL_TRY(reserve(run, loaded, elements, PAGEDCL_FLOAT32));
@@ -309,9 +293,11 @@ static pagedcl_status load_all(const gather_run *run) {
     const pagedcl_attn_desc *desc = &run->gather->desc;
     const pagedcl_attn_args *args = &run->args;
     if (run->paged && run->total_k > 0) {
+        const pagedcl_tensor k = {.mem = args->k.mem};
+        const pagedcl_tensor v = {.mem = args->v.mem};
         PCL_TRY(pagedcl_cache_gather(desc->cache, run->queue, args->layer, run->batch.block_table,
-                                     run->batch.block_table_stride, run->batch.cache_seqlens, run->batch.num_seqs,
-                                     &args->k, &args->v, 0, NULL, NULL));
+                                     run->batch.block_table_stride, run->batch.cache_seqlens, run->batch.num_seqs, &k,
+                                     &v, 0, NULL, NULL));
         PCL_TRY(barrier(run));
     }
     PCL_TRY(load(run, LOAD_Q, &args->q, &run->q, run->total_q, desc->num_heads));
@@ -320,24 +306,53 @@ static pagedcl_status load_all(const gather_run *run) {
     return barrier(run);
 }
 
-/* c = alpha * a b for each head, b being that of its KV head. A row of a matrix is a token's head, or head's scores. */
-static pagedcl_status multiply(const gather_run *run, CLBlastTranspose transpose_b, int64_t m, int64_t n, int64_t k,
-                               float alpha, const pagedcl_tensor *a, const pagedcl_tensor *b, const pagedcl_tensor *c) {
-    pagedcl_attn_gather *g = run->gather;
-    const int32_t group = g->desc.num_heads / g->desc.num_kv_heads;
-    for (int32_t head = 0; head < g->desc.num_heads; head++) {
-        g->alphas[head] = alpha;
-        g->a_offsets[head] = (size_t)(a->offset + head * a->head_stride);
-        g->b_offsets[head] = (size_t)(b->offset + head / group * b->head_stride);
-        g->c_offsets[head] = (size_t)(c->offset + head * c->head_stride);
-    }
+/* A batch of row-major matrices in one buffer, in elements. */
+typedef struct matrices {
+    cl_mem mem;
+    int64_t offset, stride; /* of the first matrix, from one to the next */
+    int64_t row_stride;
+} matrices;
+
+/*
+ * How the query heads of a tensor are multiplied: the rows of a head are a matrix, and the heads that read KV head i are
+ * the batch. But with one row, the heads of a group are the rows of a matrix, and the groups are the batch: so K and V
+ * are read once, by one call.
+ */
+static matrices query_matrices(const pagedcl_tensor *t, int32_t group, int32_t i, bool one_row) {
+    if (one_row)
+        return (matrices){t->mem, t->offset, group * t->head_stride, t->head_stride};
+    return (matrices){t->mem, t->offset + (int64_t)i * group * t->head_stride, t->head_stride, t->token_stride};
+}
+
+/* The other factor: KV head i for all of the batch, or one KV head each. */
+static matrices key_matrices(const pagedcl_tensor *t, int32_t i, bool one_row) {
+    return (matrices){t->mem, t->offset + i * t->head_stride, one_row ? t->head_stride : 0, t->token_stride};
+}
+
+/*
+ * c = alpha * a b for each query head, n columns, with b that of its KV head. The batches are strided, since CLBlast
+ * uploads the offsets of any others by blocking writes.
+ */
+static pagedcl_status multiply(const gather_run *run, int32_t seqlen_q, int64_t n, int64_t k, float alpha,
+                               const pagedcl_tensor *a_heads, CLBlastTranspose transpose_b,
+                               const pagedcl_tensor *b_heads, const pagedcl_tensor *c_heads) {
+    const int32_t kv_heads = run->gather->desc.num_kv_heads;
+    const int32_t group = run->gather->desc.num_heads / kv_heads;
+    const bool one_row = seqlen_q == 1;
+    const size_t m = (size_t)(one_row ? group : seqlen_q);
+    const size_t batch = (size_t)(one_row ? kv_heads : group);
     cl_command_queue queue = run->queue;
-    CLBlastStatusCode code = CLBlastSgemmBatched(
-        CLBlastLayoutRowMajor, CLBlastTransposeNo, transpose_b, (size_t)m, (size_t)n, (size_t)k, g->alphas, a->mem,
-        g->a_offsets, (size_t)a->token_stride, b->mem, g->b_offsets, (size_t)b->token_stride, g->betas, c->mem,
-        g->c_offsets, (size_t)c->token_stride, (size_t)g->desc.num_heads, &queue, NULL);
-    if (code != CLBlastSuccess)
-        return pcl_fail_opencl((cl_int)code, "CLBlastSgemmBatched");
+    for (int32_t i = 0; i < (one_row ? 1 : kv_heads); i++) {
+        const matrices a = query_matrices(a_heads, group, i, one_row);
+        const matrices b = key_matrices(b_heads, i, one_row);
+        const matrices c = query_matrices(c_heads, group, i, one_row);
+        CLBlastStatusCode code = CLBlastSgemmStridedBatched(
+            CLBlastLayoutRowMajor, CLBlastTransposeNo, transpose_b, m, (size_t)n, (size_t)k, alpha, a.mem,
+            (size_t)a.offset, (size_t)a.row_stride, (size_t)a.stride, b.mem, (size_t)b.offset, (size_t)b.row_stride,
+            (size_t)b.stride, 0, c.mem, (size_t)c.offset, (size_t)c.row_stride, (size_t)c.stride, batch, &queue, NULL);
+        if (code != CLBlastSuccess)
+            return pcl_fail_opencl((cl_int)code, "CLBlastSgemmStridedBatched");
+    }
     return barrier(run);
 }
 
@@ -391,10 +406,10 @@ static pagedcl_status attend_sequence(const gather_run *run, int64_t first_q, in
 
     if (seqlen_k > 0)
         PCL_TRY(
-            multiply(run, CLBlastTransposeYes, seqlen_q, seqlen_k, head_dim, g->desc.softmax_scale, &q, &k, &scores));
+            multiply(run, seqlen_q, seqlen_k, head_dim, g->desc.softmax_scale, &q, CLBlastTransposeYes, &k, &scores));
     PCL_TRY(softmax(run, seqlen_q, seqlen_k, first_q));
     if (seqlen_k > 0)
-        PCL_TRY(multiply(run, CLBlastTransposeNo, seqlen_q, head_dim, seqlen_k, 1, &scores, &v, &result));
+        PCL_TRY(multiply(run, seqlen_q, head_dim, seqlen_k, 1, &scores, CLBlastTransposeNo, &v, &result));
     return store(run, seqlen_q, seqlen_k, first_q);
 }
 

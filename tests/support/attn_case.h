@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention calls for tests: a case in words, the problem that it stands for, and a rig that puts the problem on the
+ * device and runs it. What a case leaves out is the unfriendly default: three sequences of odd lengths in scattered
+ * blocks, head_dim 80, seven query heads per KV head, and NaN wherever no live token lies.
+ */
+#ifndef ATTN_CASE_H
+#define ATTN_CASE_H
+
+#include "fixture.h"
+#include "pool_model.h"
+#include "strided.h"
+
+#include <pagedcl/attn.h>
+
+typedef enum attn_path {
+    VARLEN_PACKED = 0,
+    VARLEN_PAGED = 1,
+    DECODE = 2,
+} attn_path;
+
+/* 0 means what stands in brackets. */
+typedef struct attn_case {
+    const char *name;
+    attn_path path;
+    int32_t num_seqs;         /* [3] */
+    const int32_t *seqlens_q; /* [5, 1, 17]; decode: all are seqlen_q */
+    const int32_t *seqlens_k; /* keys that are attended to, new ones included [n + block_size, n, n + 2 * block_size + 2
+                                 with n the new tokens, or 1] */
+    int32_t seqlen_q;         /* decode [1] */
+    int32_t append;           /* the run stores the last keys of each sequence; decode: so many, varlen: seqlen_q */
+    int32_t num_kv_heads;     /* [2] */
+    int32_t group;            /* query heads per KV head [7] */
+    int32_t head_dim;         /* [80] */
+    int32_t block_size;       /* [16] */
+    pagedcl_dtype q_dtype, kv_dtype, out_dtype; /* [float32] */
+    int32_t causal;
+    float scale; /* [1 / sqrt(head_dim)] */
+    int32_t num_splits;
+    int32_t num_layers;     /* [1]; the last one is used */
+    int32_t segment_blocks; /* the most blocks of K in a segment [as many as the device allows] */
+    strided_layout layout;  /* of the tensors of the run */
+    bool without_lse;
+} attn_case;
+
+/* Values are what is stored, exactly; they may be changed before a rig is opened. */
+typedef struct attn_problem {
+    attn_case c; /* nothing left out */
+    int32_t num_heads;
+    int32_t *cu_seqlens_q; /* [num_seqs + 1] */
+    int32_t *cu_seqlens_k;
+    int32_t *seqlens_new; /* [num_seqs]: tokens that the run stores */
+    int32_t total_new;
+    float *q;     /* [total_q, num_heads, head_dim] */
+    float *k, *v; /* [total_k, num_kv_heads, head_dim], of all sequences one behind the other */
+    float *k_new; /* [total_new, num_kv_heads, head_dim] in q_dtype; k and v hold them as kv_dtype rounds them */
+    float *v_new;
+    int32_t num_blocks;
+    int32_t *block_table; /* [num_seqs, block_table_stride] */
+    int32_t block_table_stride;
+    int32_t *cache_seqlens; /* [num_seqs]: as the path's batch wants it */
+} attn_problem;
+
+attn_problem attn_problem_create(const attn_case *c, uint64_t seed);
+void attn_problem_destroy(attn_problem *problem);
+
+/* Query tokens q_begin .. q_end - 1 of one sequence, over its first seqlen_k keys, in a problem of its own. */
+attn_problem attn_problem_part(const attn_problem *problem, int32_t seq, int32_t q_begin, int32_t q_end,
+                               int32_t seqlen_k);
+
+/* Other physical blocks for the same tokens. */
+void attn_problem_scatter(attn_problem *problem, uint64_t seed);
+
+static inline int32_t attn_total_q(const attn_problem *problem) {
+    return problem->cu_seqlens_q[problem->c.num_seqs];
+}
+static inline int32_t attn_total_k(const attn_problem *problem) {
+    return problem->cu_seqlens_k[problem->c.num_seqs];
+}
+
+/* What a run gave, as floats. */
+typedef struct attn_result {
+    float *out; /* [total_q, num_heads, head_dim] */
+    float *lse; /* [total_q, num_heads]; NULL without */
+} attn_result;
+
+void attn_result_destroy(attn_result *result);
+
+/* A problem on the device, in guarded memory; every output is poison before its first run. */
+typedef struct attn_rig {
+    const attn_problem *problem;
+    pagedcl_device *device;
+    pagedcl_cache *cache;
+    pool_model pool; /* as it is to be after a run */
+    pagedcl_attn *attn;
+    pagedcl_plan *plan;
+    strided q, k, v, k_new, v_new, out;
+    guarded lse;
+    char name[128]; /* the case and the tier, for messages */
+} attn_rig;
+
+attn_rig attn_rig_open(pagedcl_device *device, pagedcl_tier tier, const attn_problem *problem);
+void attn_rig_close(attn_rig *rig);
+
+/* Plans the problem's batch; the arrays that were passed are overwritten at once. */
+pagedcl_status attn_rig_plan(attn_rig *rig, cl_command_queue queue);
+
+pagedcl_attn_args attn_rig_args(const attn_rig *rig);
+
+/* Enqueues one run. */
+void attn_rig_run(attn_rig *rig, cl_command_queue queue, cl_uint num_events, const cl_event *events, cl_event *event);
+
+/* Asserts that nothing but the results was written: guards, gaps, rows nobody owns, the whole pool. */
+attn_result attn_rig_read(attn_rig *rig);
+
+/* Plan, run and read in one. */
+attn_result attn_solve(pagedcl_device *device, pagedcl_tier tier, const attn_problem *problem);
+
+/* Asserts something of a result; `name` is the case. */
+typedef void attn_check(const attn_problem *problem, const attn_result *result, const char *name);
+
+/* The result is what the reference says. */
+attn_check attn_expect_reference;
+
+/* Solves the problem on every tier and checks each result. */
+void attn_on_every_tier(pagedcl_device *device, const attn_problem *problem, attn_check *check);
+
+/* Solves a table of cases on every tier and compares with the reference. */
+void attn_check_cases(const attn_case *cases, size_t count);
+
+#endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A pool on the host: plain arrays, to which the tests do what the library should have done to the device's. */
+#ifndef POOL_MODEL_H
+#define POOL_MODEL_H
+
+#include <pagedcl/cache.h>
+
+typedef struct pool_model {
+    pagedcl_cache_desc desc;
+    size_t row_bytes;   /* of K, or V, of one token */
+    size_t layer_bytes; /* of K, or V, of all blocks */
+    unsigned char *k;   /* [num_layers, num_blocks, block_size, num_kv_heads, head_dim] in desc.dtype */
+    unsigned char *v;
+} pool_model;
+
+/* Every byte poison. desc has no defaults left to resolve. */
+pool_model pool_model_create(const pagedcl_cache_desc *desc);
+void pool_model_destroy(pool_model *model);
+
+/* Random finite elements everywhere. */
+void pool_model_randomize(pool_model *model, uint64_t seed);
+
+unsigned char *pool_model_k(const pool_model *model, int32_t layer, int64_t slot);
+unsigned char *pool_model_v(const pool_model *model, int32_t layer, int64_t slot);
+
+/* Stores rows of num_kv_heads * head_dim floats into a slot. */
+void pool_model_write(pool_model *model, int32_t layer, int64_t slot, const float *k, const float *v);
+
+/* All layers to the device, blocking. */
+void pool_model_upload(const pool_model *model, pagedcl_cache *cache);
+
+/* Asserts that the device holds what the model holds, bit for bit, in all layers. `name` is the case. */
+void pool_model_expect(const pool_model *model, pagedcl_cache *cache, const char *name);
+
+#endif

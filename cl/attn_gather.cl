@@ -10,21 +10,19 @@
 
 #include "lib/types.h"
 
-/* The eight elements of this work-item, launched as (head_dim / 8, heads, tokens): in a layout, and contiguous. */
+/* The eight elements of this work-item, launched as (head_dim / 8, heads, tokens). */
 static long element_at(long4 layout) {
     return layout.x + (long)get_global_id(2) * layout.y + (long)get_global_id(1) * layout.z + (long)get_global_id(0) * 8;
 }
-static long contiguous_at(void) {
-    long row = (long)get_global_id(2) * (long)get_global_size(1) + (long)get_global_id(1);
-    return (row * (long)get_global_size(0) + (long)get_global_id(0)) * 8;
-}
 
-/* Elements to contiguous floats. Launch: (head_dim / 8, heads, tokens). */
-__kernel void attn_gather_load_q(const __global STORAGE(Q) *from, long4 layout, __global float *to) {
-    vstore8(LOAD8(Q)(from + element_at(layout)), 0, to + contiguous_at());
+/* Elements to floats. Launch: (head_dim / 8, heads, tokens). */
+__kernel void attn_gather_load_q(const __global STORAGE(Q) *from, long4 from_layout, __global float *to,
+                                 long4 to_layout) {
+    vstore8(LOAD8(Q)(from + element_at(from_layout)), 0, to + element_at(to_layout));
 }
-__kernel void attn_gather_load_kv(const __global STORAGE(KV) *from, long4 layout, __global float *to) {
-    vstore8(LOAD8(KV)(from + element_at(layout)), 0, to + contiguous_at());
+__kernel void attn_gather_load_kv(const __global STORAGE(KV) *from, long4 from_layout, __global float *to,
+                                  long4 to_layout) {
+    vstore8(LOAD8(KV)(from + element_at(from_layout)), 0, to + element_at(to_layout));
 }
 
 /* How many keys a query row sees: the first ones. */
@@ -59,19 +57,20 @@ static float reduce_sum(__local float *scratch, float x) {
 }
 
 /*
- * One sequence: its scores [num_heads, seqlen_q, seqlen_k] become probabilities, those of keys that a row does not see
- * 0, and lse [seqlen_q, num_heads] from lse_offset on is written (below 0: not wanted). A work-group takes a row.
+ * One sequence: its scores [num_heads, seqlen_q, seqlen_k], rows row_stride apart, become probabilities, those of keys
+ * that a row does not see 0, and lse [seqlen_q, num_heads] from lse_offset on is written (below 0: not wanted). A
+ * work-group takes a row.
  * Launch: (seqlen_q * TUNE_WG, num_heads).
  */
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
-attn_gather_softmax(__global float *scores, int seqlen_q, int seqlen_k, int causal, __global float *lse,
-                    long lse_offset) {
+attn_gather_softmax(__global float *scores, long row_stride, int seqlen_q, int seqlen_k, int causal,
+                    __global float *lse, long lse_offset) {
     __local float scratch[TUNE_WG];
     const int lane = (int)get_local_id(0);
     const long row = (long)get_group_id(0);
     const long head = (long)get_group_id(1);
     const int visible = visible_keys((int)row, seqlen_q, seqlen_k, causal);
-    __global float *score = scores + (head * seqlen_q + row) * seqlen_k;
+    __global float *score = scores + (head * seqlen_q + row) * row_stride;
 
     float row_max = -INFINITY;
     for (int j = lane; j < visible; j += TUNE_WG)
@@ -95,13 +94,13 @@ attn_gather_softmax(__global float *scores, int seqlen_q, int seqlen_k, int caus
 }
 
 /*
- * One sequence: contiguous floats to elements of out; 0 where a row sees no key, whatever result holds.
+ * One sequence: floats to elements of out; 0 where a row sees no key, whatever result holds.
  * Launch: (head_dim / 8, num_heads, seqlen_q).
  */
-__kernel void attn_gather_store(const __global float *result, int seqlen_q, int seqlen_k, int causal,
-                                __global STORAGE(OUT) *out, long4 layout) {
+__kernel void attn_gather_store(const __global float *result, long4 result_layout, int seqlen_q, int seqlen_k,
+                                int causal, __global STORAGE(OUT) *out, long4 out_layout) {
     float8 x = 0;
     if (visible_keys((int)get_global_id(2), seqlen_q, seqlen_k, causal) > 0)
-        x = vload8(0, result + contiguous_at());
-    STORE8(OUT)(x, out + element_at(layout));
+        x = vload8(0, result + element_at(result_layout));
+    STORE8(OUT)(x, out + element_at(out_layout));
 }

@@ -36,6 +36,12 @@ static const char *const kernel_names[NUM_KERNELS] = {"attn_gather_load_q", "att
 
 enum { MAX_WORK_GROUP = 128 };
 
+/*
+ * What the products read and have offsets into has rows this many elements apart. CLBlast 1.5.3 forgets the offset and
+ * the stride of matrices whose rows are adjacent, when their sides are multiples of its tiles.
+ */
+enum { ROW_GAP = 8 };
+
 struct pagedcl_attn_gather {
     pagedcl_device *device;
     pagedcl_plan *plan; /* checks the batches; keeps the operator alive, and by it the pool and the device */
@@ -44,8 +50,8 @@ struct pagedcl_attn_gather {
     size_t work_group;  /* work-items for a row of scores */
     cl_kernel kernels[NUM_KERNELS];
     scratch pool_k, pool_v; /* what was gathered, in the pool's dtype */
-    scratch q, k, v;        /* float32, where the caller's are not */
-    scratch scores;         /* [num_heads, seqlen_q, seqlen_k] of one sequence */
+    scratch q, k, v;        /* loaded from the caller's or from these: float32, a gap behind each head */
+    scratch scores;         /* [num_heads, seqlen_q, seqlen_k], a gap behind each row, of one sequence */
     scratch result;         /* [seqlen_q, num_heads, head_dim] of one sequence */
     cl_event last;          /* of the batch before, which uses the scratch memory until then */
 };
@@ -183,7 +189,7 @@ static pagedcl_status take_batch(gather_run *run, const pagedcl_varlen_batch *ba
         int64_t seqlen_q = run->batch.cu_seqlens_q[b + 1] - run->batch.cu_seqlens_q[b];
         int64_t seqlen_k =
             run->paged ? run->batch.cache_seqlens[b] : run->batch.cu_seqlens_k[b + 1] - run->batch.cu_seqlens_k[b];
-        int64_t scores = times(seqlen_q * seqlen_k, run->gather->desc.num_heads);
+        int64_t scores = times(seqlen_q * (seqlen_k + ROW_GAP), run->gather->desc.num_heads);
         run->total_q += seqlen_q;
         run->total_k += seqlen_k;
         if (seqlen_q > run->max_q)
@@ -214,22 +220,30 @@ static pagedcl_status take_tensors(gather_run *run, const pagedcl_attn_args *arg
     return pcl_tensor_check("v", &own->v, run->total_k, desc->num_kv_heads, desc->head_dim, desc->kv_dtype, &own->v);
 }
 
-/* What the products read of a tensor: itself when it is float32 already, else its elements in `loaded`. */
-static pagedcl_status take_operand(const gather_run *run, const char *name, const pagedcl_tensor *tensor,
-                                   pagedcl_dtype dtype, int64_t tokens, int64_t heads, scratch *loaded,
-                                   pagedcl_tensor *operand) {
+/* What the products read of a tensor: itself in place, or its elements loaded. */
+static pagedcl_status take_operand(const gather_run *run, const char *name, const pagedcl_tensor *tensor, bool in_place,
+                                   int64_t tokens, int64_t heads, scratch *loaded, pagedcl_tensor *operand) {
     const int64_t head_dim = run->gather->desc.head_dim;
     if (tokens == 0)
         return PAGEDCL_SUCCESS;
-    *operand = *tensor;
-    if (dtype != PAGEDCL_FLOAT32 || tensor->token_stride < head_dim || tensor->head_stride < head_dim) {
-        const int64_t elements = times(tokens, heads * head_dim);
-        PCL_TRY(check_product_size(name, elements));
-        PCL_TRY(reserve(run, loaded, elements, PAGEDCL_FLOAT32));
-        *operand = (pagedcl_tensor){.mem = loaded->mem, .token_stride = heads * head_dim, .head_stride = head_dim};
+    if (in_place) {
+        *operand = *tensor;
+        return check_product_size(name, operand->offset + (tokens - 1) * operand->token_stride +
+                                            (heads - 1) * operand->head_stride + head_dim);
     }
-    return check_product_size(name, operand->offset + (tokens - 1) * operand->token_stride +
-                                        (heads - 1) * operand->head_stride + head_dim);
+    const int64_t row = heads * (head_dim + ROW_GAP);
+    PCL_TRY(check_product_size(name, times(tokens, row)));
+    PCL_TRY(reserve(run, loaded, tokens * row, PAGEDCL_FLOAT32));
+    *operand = (pagedcl_tensor){.mem = loaded->mem, .token_stride = row, .head_stride = head_dim + ROW_GAP};
+    return PAGEDCL_SUCCESS;
+}
+
+/* Keys are read where they are when they can be. */
+static pagedcl_status take_keys(const gather_run *run, const char *name, const pagedcl_tensor *tensor, scratch *loaded,
+                                pagedcl_tensor *operand) {
+    const pagedcl_attn_desc *desc = &run->gather->desc;
+    const bool in_place = desc->kv_dtype == PAGEDCL_FLOAT32 && tensor->token_stride > desc->head_dim;
+    return take_operand(run, name, tensor, in_place, run->total_k, desc->num_kv_heads, loaded, operand);
 }
 
 /* All memory that the run needs. */
@@ -245,9 +259,9 @@ static pagedcl_status reserve_all(gather_run *run) {
         run->args.k = (pagedcl_tensor){.mem = g->pool_k.mem, .token_stride = row, .head_stride = desc->head_dim};
         run->args.v = (pagedcl_tensor){.mem = g->pool_v.mem, .token_stride = row, .head_stride = desc->head_dim};
     }
-    PCL_TRY(take_operand(run, "q", &run->args.q, desc->q_dtype, run->total_q, desc->num_heads, &g->q, &run->q));
-    PCL_TRY(take_operand(run, "k", &run->args.k, desc->kv_dtype, run->total_k, desc->num_kv_heads, &g->k, &run->k));
-    PCL_TRY(take_operand(run, "v", &run->args.v, desc->kv_dtype, run->total_k, desc->num_kv_heads, &g->v, &run->v));
+    PCL_TRY(take_operand(run, "q", &run->args.q, false, run->total_q, desc->num_heads, &g->q, &run->q));
+    PCL_TRY(take_keys(run, "k", &run->args.k, &g->k, &run->k));
+    PCL_TRY(take_keys(run, "v", &run->args.v, &g->v, &run->v));
     const int64_t results = times(run->max_q, (int64_t)desc->num_heads * desc->head_dim);
     PCL_TRY(check_product_size("the result of a sequence", results));
     PCL_TRY(reserve(run, &g->result, results, PAGEDCL_FLOAT32));
@@ -284,7 +298,7 @@ static pagedcl_status load(const gather_run *run, int kernel, const pagedcl_tens
         return PAGEDCL_SUCCESS;
     pcl_arguments arguments = pcl_arguments_of(run->gather->kernels[kernel]);
     pcl_argument_tensor(&arguments, from);
-    pcl_argument_mem(&arguments, to->mem);
+    pcl_argument_tensor(&arguments, to);
     const size_t global[] = {(size_t)run->gather->desc.head_dim / 8, (size_t)heads, (size_t)tokens};
     return launch(run, &arguments, 3, global, NULL);
 }
@@ -356,10 +370,12 @@ static pagedcl_status multiply(const gather_run *run, int32_t seqlen_q, int64_t 
     return barrier(run);
 }
 
-static pagedcl_status softmax(const gather_run *run, int32_t seqlen_q, int32_t seqlen_k, int64_t first_q) {
+static pagedcl_status softmax(const gather_run *run, const pagedcl_tensor *scores, int32_t seqlen_q, int32_t seqlen_k,
+                              int64_t first_q) {
     const pagedcl_attn_gather *g = run->gather;
     pcl_arguments arguments = pcl_arguments_of(g->kernels[SOFTMAX]);
-    pcl_argument_mem(&arguments, g->scores.mem);
+    pcl_argument_mem(&arguments, scores->mem);
+    pcl_argument_long(&arguments, scores->token_stride);
     pcl_argument_int(&arguments, seqlen_q);
     pcl_argument_int(&arguments, seqlen_k);
     pcl_argument_int(&arguments, g->desc.causal);
@@ -378,11 +394,12 @@ static pagedcl_tensor rows_from(const pagedcl_tensor *tensor, int64_t token) {
     return rows;
 }
 
-static pagedcl_status store(const gather_run *run, int32_t seqlen_q, int32_t seqlen_k, int64_t first_q) {
+static pagedcl_status store(const gather_run *run, const pagedcl_tensor *result, int32_t seqlen_q, int32_t seqlen_k,
+                            int64_t first_q) {
     const pagedcl_attn_gather *g = run->gather;
     const pagedcl_tensor out = rows_from(&run->args.out, first_q);
     pcl_arguments arguments = pcl_arguments_of(g->kernels[STORE]);
-    pcl_argument_mem(&arguments, g->result.mem);
+    pcl_argument_tensor(&arguments, result);
     pcl_argument_int(&arguments, seqlen_q);
     pcl_argument_int(&arguments, seqlen_k);
     pcl_argument_int(&arguments, g->desc.causal);
@@ -399,18 +416,19 @@ static pagedcl_status attend_sequence(const gather_run *run, int64_t first_q, in
     const pagedcl_tensor q = rows_from(&run->q, first_q);
     const pagedcl_tensor k = rows_from(&run->k, first_k);
     const pagedcl_tensor v = rows_from(&run->v, first_k);
+    const int64_t score_row = (int64_t)seqlen_k + ROW_GAP;
     const pagedcl_tensor scores = {
-        .mem = g->scores.mem, .token_stride = seqlen_k, .head_stride = (int64_t)seqlen_q * seqlen_k};
+        .mem = g->scores.mem, .token_stride = score_row, .head_stride = seqlen_q * score_row};
     const pagedcl_tensor result = {
         .mem = g->result.mem, .token_stride = g->desc.num_heads * head_dim, .head_stride = head_dim};
 
     if (seqlen_k > 0)
         PCL_TRY(
             multiply(run, seqlen_q, seqlen_k, head_dim, g->desc.softmax_scale, &q, CLBlastTransposeYes, &k, &scores));
-    PCL_TRY(softmax(run, seqlen_q, seqlen_k, first_q));
+    PCL_TRY(softmax(run, &scores, seqlen_q, seqlen_k, first_q));
     if (seqlen_k > 0)
         PCL_TRY(multiply(run, seqlen_q, head_dim, seqlen_k, 1, &scores, CLBlastTransposeNo, &v, &result));
-    return store(run, seqlen_q, seqlen_k, first_q);
+    return store(run, &result, seqlen_q, seqlen_k, first_q);
 }
 
 static pagedcl_status enqueue(gather_run *run, cl_uint num_events, const cl_event *events) {

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "exhaust.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A code to which the library gives no meaning of its own. */
+enum { INJECTED = CL_INVALID_OPERATION };
+
+static void take(void (*step)(void *), void *scene) {
+    if (step != NULL)
+        step(scene);
+}
+
+static void succeed(const operation *op, void *scene, const char *when) {
+    take(op->prepare, scene);
+    stub_watch();
+    pagedcl_status status = op->call(scene);
+    stub_unwatch();
+    cr_assert_eq(status, PAGEDCL_SUCCESS, "%s, %s: %s: %s", op->name, when, pagedcl_status_name(status),
+                 pagedcl_last_error());
+    take(op->verify, scene);
+}
+
+static size_t find_tolerance(const operation *op, stub_call call) {
+    size_t i = 0;
+    while (i < MAX_TOLERANCES && (op->tolerated[i].reason == NULL || op->tolerated[i].call != call))
+        i++;
+    return i;
+}
+
+static void expect_no_more(const operation *op, const char *when, stub_objects before) {
+    stub_objects live = stub_live();
+    for (int kind = 0; kind < STUB_KINDS; kind++)
+        cr_assert_leq(live.references[kind], before.references[kind], "%s, %s: left %s; before: %s", op->name, when,
+                      stub_objects_text(&live), stub_objects_text(&before));
+    cr_assert_eq(live.strays, before.strays, "%s, %s: %s", op->name, when, stub_objects_text(&live));
+}
+
+static void expect_as_many(const operation *op, const char *when, stub_objects before) {
+    stub_objects live = stub_live();
+    cr_assert(memcmp(&live, &before, sizeof(live)) == 0, "%s, after %s: left %s; before: %s", op->name, when,
+              stub_objects_text(&live), stub_objects_text(&before));
+}
+
+void exhaust(const operation *op, void *scene) {
+    bool needed[MAX_TOLERANCES] = {false};
+    /* Thrice: buffers come in pairs, and the third time finds both. */
+    for (int i = 0; i < 3; i++)
+        succeed(op, scene, "without a failure");
+    size_t count = 0;
+    stub_records(&count);
+    stub_objects steady = stub_live();
+    cr_assert(count > 0, "%s calls nothing", op->name);
+    for (size_t n = 1; n <= count; n++) {
+        take(op->prepare, scene);
+        stub_fail(STUB_ANY_CALL, n, INJECTED);
+        stub_watch();
+        pagedcl_status status = op->call(scene);
+        stub_unwatch();
+        stub_call failed = stub_failed();
+        char when[96];
+        snprintf(when, sizeof(when), "call %zu of %zu, %s, failing", n, count, stub_call_name(failed));
+        cr_assert_neq(failed, STUB_ANY_CALL, "%s: no call %zu the second time", op->name, n);
+        size_t row = find_tolerance(op, failed);
+        if (status == PAGEDCL_SUCCESS) {
+            cr_assert(row < MAX_TOLERANCES, "%s, %s, succeeded", op->name, when);
+            needed[row] = true;
+            take(op->verify, scene);
+        } else {
+            cr_assert(pagedcl_last_error()[0], "%s, %s: no message", op->name, when);
+            if (stub_count_commands() == 0)
+                take(op->untouched, scene);
+        }
+        expect_no_more(op, when, steady);
+        succeed(op, scene, when);
+        expect_as_many(op, when, steady);
+    }
+    for (size_t i = 0; i < MAX_TOLERANCES; i++)
+        cr_assert(op->tolerated[i].reason == NULL || needed[i], "%s never survives a failing %s", op->name,
+                  stub_call_name(op->tolerated[i].call));
+}

@@ -13,6 +13,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <threads.h>
 
 static pagedcl_varlen_batch batch_of(const attn_problem *p) {
     pagedcl_varlen_batch batch = PAGEDCL_VARLEN_BATCH_INIT;
@@ -316,18 +317,23 @@ Test(attn_gather, queues_and_events) {
     part.num_seqs = 1;
 
     for (int i = 0; i < 3; i++) {
-        /* The second call is told nothing, but the first has the scratch memory. */
-        cl_event start = clCreateUserEvent(context, &code), done;
+        cl_event start = clCreateUserEvent(context, &code), first, done;
         expect_cl(code);
-        expect_ok(pagedcl_attn_gather_varlen(gather, queues[i], &part, &args, 1, &start, NULL));
+        /* The second call is told nothing, but the first has the scratch memory. */
+        expect_ok(pagedcl_attn_gather_varlen(gather, queues[i], &part, &args, 1, &start, &first));
         expect_ok(pagedcl_attn_gather_varlen(gather, queues[(i + 1) % 3], &whole, &args, 0, NULL, &done));
-        cl_int state;
-        expect_cl(clGetEventInfo(done, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL));
-        cr_assert_gt(state, CL_COMPLETE, "queue %d did not wait", i);
+        thrd_sleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        const cl_event waiting[] = {first, done};
+        for (int w = 0; w < 2; w++) {
+            cl_int state;
+            expect_cl(clGetEventInfo(waiting[w], CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof state, &state, NULL));
+            cr_assert_gt(state, CL_COMPLETE, "call %d on queue %d did not wait", w, i);
+        }
         expect_cl(clSetUserEventStatus(start, CL_COMPLETE));
         expect_cl(clWaitForEvents(1, &done));
         expect_reference(&rig);
         clReleaseEvent(start);
+        clReleaseEvent(first);
         clReleaseEvent(done);
     }
     pagedcl_attn_gather_destroy(gather);

@@ -60,9 +60,9 @@ bool generate_report_table(const generate_run *run, engine_error *error) {
             " new tokens\n",
             engine_num_texts(run->engine), schedule->peak_running, s.prompt_tokens, s.new_tokens);
     fprintf(stderr, "first token  %.2f s after the start of the program\n", s.first_token_seconds);
-    fprintf(stderr, "prefill      %" PRId64 " tokens in %.2f s: %.1f tokens/s\n", schedule->prefill_tokens,
+    fprintf(stderr, "prefill      %" PRId64 " tokens in %.3f s: %.1f tokens/s\n", schedule->prefill_tokens,
             s.engine.prefill_seconds, rate(schedule->prefill_tokens, s.engine.prefill_seconds));
-    fprintf(stderr, "decode       %" PRId64 " tokens in %.2f s: %.1f tokens/s\n", schedule->decode_tokens,
+    fprintf(stderr, "decode       %" PRId64 " tokens in %.3f s: %.1f tokens/s\n", schedule->decode_tokens,
             s.engine.decode_seconds, rate(schedule->decode_tokens, s.engine.decode_seconds));
     fprintf(stderr,
             "blocks       %" PRId64 " of %" PRId64 " used at the peak, %" PRId64 " at the end; %" PRId32

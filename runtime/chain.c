@@ -36,6 +36,7 @@ static pagedcl_status step(pcl_chain *chain, cl_int code, const char *call, cl_e
 
 pagedcl_status pcl_chain_launch(pcl_chain *chain, cl_kernel kernel, cl_uint dimensions, const size_t *global,
                                 const size_t *local) {
+    PCL_TRY(chain->status);
     cl_event event = NULL;
     cl_int code = clEnqueueNDRangeKernel(chain->queue, kernel, dimensions, NULL, global, local, chain->num_wait,
                                          chain->wait, &event);
@@ -43,6 +44,7 @@ pagedcl_status pcl_chain_launch(pcl_chain *chain, cl_kernel kernel, cl_uint dime
 }
 
 pagedcl_status pcl_chain_write(pcl_chain *chain, cl_mem buffer, size_t offset, size_t size, const void *from) {
+    PCL_TRY(chain->status);
     cl_event event = NULL;
     cl_int code =
         clEnqueueWriteBuffer(chain->queue, buffer, CL_FALSE, offset, size, from, chain->num_wait, chain->wait, &event);
@@ -50,6 +52,7 @@ pagedcl_status pcl_chain_write(pcl_chain *chain, cl_mem buffer, size_t offset, s
 }
 
 pagedcl_status pcl_chain_read(pcl_chain *chain, cl_mem buffer, size_t offset, size_t size, void *to) {
+    PCL_TRY(chain->status);
     cl_event event = NULL;
     cl_int code =
         clEnqueueReadBuffer(chain->queue, buffer, CL_FALSE, offset, size, to, chain->num_wait, chain->wait, &event);
@@ -57,6 +60,7 @@ pagedcl_status pcl_chain_read(pcl_chain *chain, cl_mem buffer, size_t offset, si
 }
 
 static pagedcl_status barrier(pcl_chain *chain, cl_uint num_events, const cl_event *events) {
+    PCL_TRY(chain->status);
     cl_event event = NULL;
     cl_int code = clEnqueueBarrierWithWaitList(chain->queue, num_events, events, &event);
     return step(chain, code, "clEnqueueBarrierWithWaitList", event);
@@ -71,11 +75,19 @@ pagedcl_status pcl_chain_wait(pcl_chain *chain, cl_event event) {
     return barrier(chain, 1, &event);
 }
 
-cl_event pcl_chain_last(const pcl_chain *chain) {
-    return chain->last != NULL && clRetainEvent(chain->last) == CL_SUCCESS ? chain->last : NULL;
+cl_event pcl_chain_last(pcl_chain *chain) {
+    cl_event event = chain->last;
+    cl_int code = event != NULL ? clRetainEvent(event) : CL_SUCCESS;
+    if (code != CL_SUCCESS) {
+        chain->last = NULL;
+        chain->status = pcl_fail_opencl(code, "clRetainEvent");
+    }
+    return event;
 }
 
 pagedcl_status pcl_chain_end(pcl_chain *chain, pagedcl_status status, cl_event *event) {
+    if (status == PAGEDCL_SUCCESS)
+        status = chain->status;
     if (event != NULL && status == PAGEDCL_SUCCESS && chain->last == NULL)
         status = barrier(chain, chain->num_wait, chain->wait);
     if (event != NULL && status == PAGEDCL_SUCCESS) {
@@ -99,9 +111,13 @@ pagedcl_status pcl_fence_wait(const pcl_fence *fence, pcl_chain *chain) {
     return pcl_chain_wait(chain, fence->last);
 }
 
-void pcl_fence_set(pcl_fence *fence, const pcl_chain *chain) {
+void pcl_fence_set(pcl_fence *fence, pcl_chain *chain) {
+    cl_event last = pcl_chain_last(chain);
+    if (last == NULL)
+        return;
     pcl_fence_release(fence);
-    fence->last = pcl_chain_last(chain);
+    fence->last = last;
+    /* Without its queue the fence is heeded on every queue. */
     if (clRetainCommandQueue(chain->queue) == CL_SUCCESS)
         fence->queue = chain->queue;
 }

@@ -14,8 +14,9 @@ typedef struct pcl_chain {
     cl_command_queue queue;
     bool out_of_order;
     cl_uint num_wait;
-    const cl_event *wait; /* of the next command: the caller's, then &last or none */
-    cl_event last;        /* of the last command; owned */
+    const cl_event *wait;  /* of the next command: the caller's, then &last or none */
+    cl_event last;         /* of the last command; owned */
+    pagedcl_status status; /* the first failure of a function that returns none; then nothing more is enqueued */
 } pcl_chain;
 
 /*
@@ -34,11 +35,14 @@ pagedcl_status pcl_chain_read(pcl_chain *chain, cl_mem buffer, size_t offset, si
 /* Makes the rest of the chain wait for an event too, NULL for none. */
 pagedcl_status pcl_chain_wait(pcl_chain *chain, cl_event event);
 
-/* The event of the last command so far, retained for the caller; NULL when there is none. */
-cl_event pcl_chain_last(const pcl_chain *chain);
+/*
+ * The event of the last command so far, the caller's to release; NULL when there is none. An event that cannot be
+ * retained is given away all the same, so that what it guards stays guarded, and the chain has failed.
+ */
+cl_event pcl_chain_last(pcl_chain *chain);
 
 /*
- * Ends the chain and returns `status`, that of its commands, or what fails here. On success event, when not NULL,
+ * Ends the chain and returns `status`, that of its commands, or what else failed. On success event, when not NULL,
  * becomes an event that covers all commands, the caller's to release, and the queue is flushed, so that others may
  * wait for it.
  */
@@ -53,8 +57,8 @@ typedef struct pcl_fence {
 /* Puts the rest of the chain behind the fence. One in-order queue needs no command for that. */
 pagedcl_status pcl_fence_wait(const pcl_fence *fence, pcl_chain *chain);
 
-/* Moves the fence to the chain's last command. */
-void pcl_fence_set(pcl_fence *fence, const pcl_chain *chain);
+/* Moves the fence to the chain's last command, if it has one. */
+void pcl_fence_set(pcl_fence *fence, pcl_chain *chain);
 void pcl_fence_release(pcl_fence *fence);
 
 #endif

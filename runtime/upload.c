@@ -75,6 +75,7 @@ pagedcl_status pcl_upload_send(pcl_upload *upload, pcl_chain *chain, size_t size
     PCL_TRY(pcl_chain_write(chain, slot->buffer, 0, size, slot->staging));
     slot->written = pcl_chain_last(chain);
     pcl_fence_set(&slot->last, chain);
+    PCL_TRY(chain->status);
     upload->current = 1 - upload->current;
     return PAGEDCL_SUCCESS;
 }
@@ -87,6 +88,6 @@ pagedcl_status pcl_upload_use(const pcl_upload *upload, pcl_chain *chain) {
     return pcl_fence_wait(&upload->slots[upload->current].last, chain);
 }
 
-void pcl_upload_used(pcl_upload *upload, const pcl_chain *chain) {
+void pcl_upload_used(pcl_upload *upload, pcl_chain *chain) {
     pcl_fence_set(&upload->slots[upload->current].last, chain);
 }

@@ -43,6 +43,6 @@ cl_mem pcl_upload_buffer(const pcl_upload *upload);
 pagedcl_status pcl_upload_use(const pcl_upload *upload, pcl_chain *chain);
 
 /* The chain, which used the current buffer, ends here: to be called before pcl_chain_end. */
-void pcl_upload_used(pcl_upload *upload, const pcl_chain *chain);
+void pcl_upload_used(pcl_upload *upload, pcl_chain *chain);
 
 #endif

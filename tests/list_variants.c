@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Prints the kernel variants that the library builds for a kind of device, for compilers of devices that are not here
+ * (tools/compile-offline). It creates operators as an engine would, on a device that has a description and nothing
+ * else, and prints what they ask to be built: one line each of key, path of the source, and options, between tabs.
+ */
+#include "device.h"
+#include "layers.h"
+#include "status.h"
+
+#include <pagedcl/attn.h>
+#include <pagedcl/attn_gather.h>
+#include <pagedcl/cache.h>
+#include <pagedcl/program.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KIB = 1024 };
+
+/* What the kernels' macros depend on. */
+static const struct target {
+    const char *name;
+    pagedcl_device_kind kind;
+    pagedcl_tier tier;
+    uint64_t local_memory, max_work_group_size;
+    int has_fp16, has_subgroups;
+} targets[] = {
+    {"amd", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 256, 1, 1},
+    {"intel", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 1024, 1, 1},
+    {"nvidia", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 48 * KIB, 1024, 0, 0},
+    {"smallest", PAGEDCL_DEVICE_INTEGRATED_GPU, PAGEDCL_TIER_PORTABLE, 32 * KIB, 32, 0, 0},
+    {"cpu", PAGEDCL_DEVICE_CPU, PAGEDCL_TIER_CPU, 256 * KIB, 4096, 0, 0},
+};
+
+enum { NUM_TARGETS = sizeof targets / sizeof targets[0] };
+
+static pagedcl_device device;
+static const char *folder; /* where sources go */
+
+static void check(pagedcl_status status) {
+    if (status == PAGEDCL_SUCCESS)
+        return;
+    fprintf(stderr, "list_variants: %s: %s\n", pagedcl_status_name(status), pagedcl_last_error());
+    exit(1);
+}
+
+/* ---- OpenCL, as far as creating an operator needs it: objects without content ---- */
+
+static char object;
+
+cl_mem clCreateBuffer(cl_context context, cl_mem_flags flags, size_t size, void *host, cl_int *code) {
+    (void)context, (void)flags, (void)size, (void)host;
+    *code = CL_SUCCESS;
+    return (cl_mem)(void *)&object;
+}
+
+cl_int clReleaseMemObject(cl_mem mem) {
+    (void)mem;
+    return CL_SUCCESS;
+}
+
+cl_int clReleaseProgram(cl_program program) {
+    (void)program;
+    return CL_SUCCESS;
+}
+
+cl_kernel clCreateKernel(cl_program program, const char *name, cl_int *code) {
+    (void)program, (void)name;
+    *code = CL_SUCCESS;
+    return (cl_kernel)(void *)&object;
+}
+
+cl_int clReleaseKernel(cl_kernel kernel) {
+    (void)kernel;
+    return CL_SUCCESS;
+}
+
+/* Every kernel may have the device's largest work-group. */
+cl_int clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id id, cl_kernel_work_group_info name, size_t size,
+                                void *value, size_t *size_out) {
+    (void)kernel, (void)id, (void)size_out;
+    size_t limit = device.info.max_work_group_size;
+    if (name != CL_KERNEL_WORK_GROUP_SIZE || size != sizeof limit)
+        return CL_INVALID_VALUE;
+    memcpy(value, &limit, size);
+    return CL_SUCCESS;
+}
+
+/* ---- what the library asks to be built ---- */
+
+pagedcl_status __wrap_pagedcl_programs_build(pagedcl_device *on, const pagedcl_program_desc *descs, size_t count,
+                                             cl_program *programs);
+
+pagedcl_status __wrap_pagedcl_programs_build(pagedcl_device *on, const pagedcl_program_desc *descs, size_t count,
+                                             cl_program *programs) {
+    (void)on;
+    for (size_t i = 0; i < count; i++) {
+        char path[4096];
+        int length = (int)strcspn(descs[i].name, " ");
+        snprintf(path, sizeof path, "%s/%.*s.cl", folder, length, descs[i].name);
+        FILE *file = fopen(path, "w");
+        if (file == NULL || fputs(descs[i].source, file) < 0 || fclose(file) != 0)
+            return pcl_fail(PAGEDCL_IO_ERROR, "cannot write %s", path);
+        printf("%s\t%s\t%s\n", descs[i].name, path, descs[i].options);
+        programs[i] = (cl_program)(void *)&object;
+    }
+    return PAGEDCL_SUCCESS;
+}
+
+/* ---- operators ---- */
+
+static void list_operator(pagedcl_cache *cache, const pagedcl_attn_desc *desc) {
+    pagedcl_attn_desc own = *desc;
+    own.cache = cache;
+    pagedcl_attn *attn = NULL;
+    pagedcl_attn_gather *gather = NULL;
+    check(pagedcl_attn_create(&device, &own, &attn));
+    check(pagedcl_attn_gather_create(&device, attn, &gather));
+    pagedcl_attn_gather_destroy(gather);
+    pagedcl_attn_destroy(attn);
+}
+
+/* An operator on a pool, and one on packed keys. */
+static void list_pair(pagedcl_attn_desc *desc, int32_t block_size, int32_t segments) {
+    pagedcl_cache_desc pool = PAGEDCL_CACHE_DESC_INIT;
+    pool.num_blocks = segments;
+    pool.block_size = block_size;
+    pool.num_kv_heads = desc->num_kv_heads;
+    pool.head_dim = desc->head_dim;
+    pool.dtype = desc->kv_dtype;
+    if (segments > 1)
+        pool.max_segment_bytes =
+            (uint64_t)block_size * (uint64_t)(pool.num_kv_heads * pool.head_dim) * pagedcl_dtype_size(pool.dtype);
+    pagedcl_cache *cache = NULL;
+    check(pagedcl_cache_create(&device, &pool, &cache));
+    list_operator(cache, desc);
+    pagedcl_cache_destroy(cache);
+    list_operator(NULL, desc);
+}
+
+/* The operators of every combination; or a sample that has every pair of head_dim and pool dtype, and every value. */
+static void list_operators(bool all) {
+    static const int32_t head_dims[] = {64, 80, 128, 256};
+    static const pagedcl_dtype dtypes[] = {PAGEDCL_FLOAT32, PAGEDCL_FLOAT16, PAGEDCL_BFLOAT16};
+    static const struct { int32_t num_heads, num_kv_heads; } heads[] = {{8, 8}, {28, 4}, {64, 4}};
+    static const struct { int32_t block_size, segments; } pools[] = {{16, 1}, {1, 4}, {16, 4}, {1, 1}};
+    enum { HEAD_DIMS = 4, DTYPES = 3, HEADS = 3, POOLS = 4 };
+
+    for (int i = 0; i < HEAD_DIMS * DTYPES * DTYPES * HEADS * POOLS; i++) {
+        int d = i % HEAD_DIMS, kv = i / HEAD_DIMS % DTYPES, q = i / HEAD_DIMS / DTYPES % DTYPES;
+        int h = i / HEAD_DIMS / DTYPES / DTYPES % HEADS, p = i / HEAD_DIMS / DTYPES / DTYPES / HEADS;
+        if (!all && (q != (d + kv) % DTYPES || h != (d + 2 * kv) % HEADS || p != (d + kv) % POOLS))
+            continue;
+        pagedcl_attn_desc desc = PAGEDCL_ATTN_DESC_INIT;
+        desc.num_heads = heads[h].num_heads;
+        desc.num_kv_heads = heads[h].num_kv_heads;
+        desc.head_dim = head_dims[d];
+        desc.q_dtype = dtypes[q];
+        desc.kv_dtype = dtypes[kv];
+        list_pair(&desc, pools[p].block_size, pools[p].segments);
+    }
+}
+
+/* The kernels of `pagedcl generate`. */
+static void list_engine(void) {
+    layers own;
+    engine_error error;
+    if (!layers_create(&device, &own, &error)) {
+        fprintf(stderr, "list_variants: %s\n", error.text);
+        exit(1);
+    }
+    layers_destroy(&own);
+}
+
+int main(int argc, char **argv) {
+    bool all = argc > 1 && strcmp(argv[1], "--all") == 0;
+    if (argc != 3 + all) {
+        fprintf(stderr, "usage: list_variants [--all] TARGET FOLDER\n"
+                        "TARGET: one of");
+        for (int i = 0; i < NUM_TARGETS; i++)
+            fprintf(stderr, " %s", targets[i].name);
+        fprintf(stderr, "\nFOLDER: where the sources are written\n");
+        return 2;
+    }
+    const struct target *target = NULL;
+    for (int i = 0; i < NUM_TARGETS; i++)
+        if (strcmp(targets[i].name, argv[1 + all]) == 0)
+            target = &targets[i];
+    if (target == NULL) {
+        fprintf(stderr, "list_variants: no target %s\n", argv[1 + all]);
+        return 2;
+    }
+    folder = argv[2 + all];
+    atomic_init(&device.references, 1);
+    device.info = (pagedcl_device_info){
+        .struct_size = sizeof device.info,
+        .kind = target->kind,
+        .tier = target->tier,
+        .usable = 1,
+        .local_memory = target->local_memory,
+        .max_work_group_size = target->max_work_group_size,
+        .has_fp16 = target->has_fp16,
+        .has_subgroups = target->has_subgroups,
+        .global_memory = UINT64_C(1) << 40,
+        .max_allocation = UINT64_C(1) << 40,
+    };
+    list_operators(all);
+    list_engine();
+    return 0;
+}

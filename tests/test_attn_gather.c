@@ -276,8 +276,8 @@ Test(attn_gather, rows_without_keys) {
     const attn_case c = {
         .name = "NaN behind", .num_seqs = 1, .seqlens_q = (int32_t[]){3}, .seqlens_k = one_row, .causal = 1};
     attn_problem problem = attn_problem_create(&c, 1);
-    const int64_t row = problem.num_heads * problem.c.head_dim;
-    for (int64_t i = 0; i < problem.c.num_kv_heads * problem.c.head_dim; i++)
+    const int64_t row = (int64_t)problem.num_heads * problem.c.head_dim;
+    for (int64_t i = 0; i < (int64_t)problem.c.num_kv_heads * problem.c.head_dim; i++)
         problem.k[i] = problem.v[i] = NAN;
     attn_rig rig = attn_rig_open(device, PAGEDCL_TIER_PORTABLE, &problem);
     pagedcl_attn_gather *gather = gather_of(&rig);
@@ -388,7 +388,7 @@ Test(attn_gather, refused) {
     REFUSED(PAGEDCL_INVALID_ARGUMENT, "out");
     args.out.head_stride = INT64_MAX / 2;
     REFUSED(PAGEDCL_INVALID_ARGUMENT, "out");
-    args.lse_offset = 6 * problem.num_heads;
+    args.lse_offset = 6 * (int64_t)problem.num_heads;
     REFUSED(PAGEDCL_BUFFER_TOO_SMALL, "lse");
 #undef REFUSED
     expect_refused(pagedcl_attn_gather_varlen(NULL, NULL, &batch, &args, 0, NULL, NULL), PAGEDCL_INVALID_ARGUMENT,
@@ -402,7 +402,7 @@ Test(attn_gather, refused) {
 
     /* Nothing was written; a good call still goes through. */
     float *out = strided_read(device, &rig.out, rig.name);
-    for (int64_t i = 0; i < attn_total_q(&problem) * problem.num_heads * problem.c.head_dim; i++)
+    for (int64_t i = 0; i < (int64_t)attn_total_q(&problem) * problem.num_heads * problem.c.head_dim; i++)
         cr_assert(isnan(out[i]));
     free(out);
     batch.num_seqs = 0;

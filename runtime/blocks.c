@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool of the block manager: free stack, refcounts, counters, and the check of all invariants. */
+/* The pool of the block manager: the three classes of blocks, their lists, refcounts, counters. */
 #include "blocks.h"
 
 #include "status.h"
@@ -7,40 +7,163 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
+
+/* Of two block sizes, how often the larger may hold the smaller one. */
+enum { MAX_PER_UNIT = 256 };
+
+static pagedcl_status check_desc(const pagedcl_blocks_desc *desc) {
+    const struct {
+        const char *name;
+        int32_t value, least;
+        const char *why;
+    } numbers[] = {
+        {"num_blocks", desc->num_blocks, 1, "a pool has at least 1"},
+        {"block_size", desc->block_size, 1, "a block holds at least 1 token"},
+        {"num_groups", desc->num_groups, 0, "it is at least 1, or 0 for 1"},
+        {"watermark", desc->watermark, 0, "it is 0 or more"},
+        {"num_host_blocks", desc->num_host_blocks, 0, "it is 0 or more"},
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].value < numbers[i].least)
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "%s is %" PRId32 "; %s", numbers[i].name, numbers[i].value,
+                            numbers[i].why);
+    for (int32_t group = 0; group < desc->num_groups; group++) {
+        if (desc->group_block_sizes != NULL && desc->group_block_sizes[group] < 0)
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                            "group_block_sizes[%" PRId32 "] is %" PRId32
+                            "; a block holds at least 1 token, 0: %" PRId32,
+                            group, desc->group_block_sizes[group], desc->block_size);
+        if (desc->group_windows != NULL && desc->group_windows[group] < 0)
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                            "group_windows[%" PRId32 "] is %" PRId64 "; a query sees at least 1 key, 0: all", group,
+                            desc->group_windows[group]);
+    }
+    return PAGEDCL_SUCCESS;
+}
+
+static pagedcl_status create_groups(pagedcl_blocks *blocks, const pagedcl_blocks_desc *desc) {
+    blocks->num_groups = desc->num_groups == 0 ? 1 : desc->num_groups;
+    blocks->groups = calloc((size_t)blocks->num_groups, sizeof *blocks->groups);
+    if (blocks->groups == NULL)
+        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no host memory for %" PRId32 " groups", blocks->num_groups);
+    for (int32_t i = 0; i < blocks->num_groups; i++) {
+        pcl_group *group = &blocks->groups[i];
+        /* num_groups 0 has no arrays to speak of. */
+        if (i < desc->num_groups && desc->group_block_sizes != NULL)
+            group->block_size = desc->group_block_sizes[i];
+        if (i < desc->num_groups && desc->group_windows != NULL)
+            group->window = desc->group_windows[i];
+        if (group->block_size == 0)
+            group->block_size = desc->block_size;
+        if (group->block_size > blocks->unit)
+            blocks->unit = group->block_size;
+        blocks->windowed |= group->window > 0;
+    }
+    for (int32_t i = 0; i < blocks->num_groups; i++)
+        for (int32_t j = 0; j < i; j++) {
+            int32_t a = blocks->groups[i].block_size, b = blocks->groups[j].block_size;
+            if ((a > b ? a % b : b % a) != 0 || (a > b ? a / b : b / a) > MAX_PER_UNIT)
+                return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                                "groups %" PRId32 " and %" PRId32 " have blocks of %" PRId32 " and %" PRId32
+                                " tokens; the larger must be a multiple of the smaller, %d times it at most",
+                                j, i, b, a, MAX_PER_UNIT);
+        }
+    for (int32_t i = 0; i < blocks->num_groups; i++) {
+        pcl_group *group = &blocks->groups[i];
+        group->per_unit = blocks->unit / group->block_size;
+        group->column = blocks->width;
+        if (__builtin_add_overflow(blocks->width, group->per_unit, &blocks->width))
+            return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "%" PRId32 " groups have more than 2^31 blocks of a unit",
+                            blocks->num_groups);
+    }
+    return PAGEDCL_SUCCESS;
+}
+
+static void push_head(pagedcl_blocks *blocks, pcl_list_name name, int32_t block) {
+    pcl_list *list = &blocks->lists[name];
+    pcl_block *b = &blocks->block[block];
+    b->list = (uint8_t)name;
+    b->prev = -1;
+    b->next = list->head;
+    if (list->head >= 0)
+        blocks->block[list->head].prev = block;
+    else
+        list->tail = block;
+    list->head = block;
+    list->count++;
+}
+
+static void push_tail(pagedcl_blocks *blocks, pcl_list_name name, int32_t block) {
+    pcl_list *list = &blocks->lists[name];
+    pcl_block *b = &blocks->block[block];
+    b->list = (uint8_t)name;
+    b->prev = list->tail;
+    b->next = -1;
+    if (list->tail >= 0)
+        blocks->block[list->tail].next = block;
+    else
+        list->head = block;
+    list->tail = block;
+    list->count++;
+}
+
+static void unlink_block(pagedcl_blocks *blocks, int32_t block) {
+    pcl_block *b = &blocks->block[block];
+    if (b->list == PCL_IN_USE)
+        return;
+    pcl_list *list = &blocks->lists[b->list];
+    if (b->prev >= 0)
+        blocks->block[b->prev].next = b->next;
+    else
+        list->head = b->next;
+    if (b->next >= 0)
+        blocks->block[b->next].prev = b->prev;
+    else
+        list->tail = b->prev;
+    list->count--;
+    b->list = PCL_IN_USE;
+}
+
+static pagedcl_status create_pool(pagedcl_blocks *blocks, const pagedcl_blocks_desc *desc) {
+    size_t num_blocks = (size_t)desc->num_blocks;
+    blocks->block = calloc(num_blocks, sizeof *blocks->block);
+    blocks->counted = calloc(num_blocks, sizeof *blocks->counted);
+    if (blocks->block == NULL || blocks->counted == NULL)
+        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no host memory for a manager of %" PRId32 " blocks", desc->num_blocks);
+    for (int list = 0; list < PCL_NUM_LISTS; list++)
+        blocks->lists[list] = (pcl_list){.head = -1, .tail = -1};
+    /* Taken in ascending order. */
+    for (int32_t block = 0; block < desc->num_blocks; block++)
+        push_tail(blocks, PCL_READY, block);
+    blocks->stats.total = blocks->stats.free = desc->num_blocks;
+    return PAGEDCL_SUCCESS;
+}
+
+static pagedcl_status create(pagedcl_blocks *made, const pagedcl_blocks_desc *desc) {
+    made->block_size = desc->block_size;
+    made->wipe = desc->wipe != 0;
+    made->watermark = desc->watermark;
+    made->free_seq = -1;
+    PCL_TRY(create_groups(made, desc));
+    PCL_TRY(create_pool(made, desc));
+    PCL_TRY(pcl_host_tier_create(made, desc->num_host_blocks));
+    return desc->prefix_cache != 0 ? pcl_prefix_create(made, desc->prefix_hash_seed) : PAGEDCL_SUCCESS;
+}
 
 pagedcl_status pagedcl_blocks_create(const pagedcl_blocks_desc *desc, pagedcl_blocks **blocks) {
     pagedcl_blocks_desc own;
     PCL_TRY(PCL_READ_STRUCT(&own, desc, num_groups));
     if (blocks == NULL)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "blocks is NULL");
-    if (own.num_blocks < 1)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_blocks is %" PRId32 "; a pool has at least 1", own.num_blocks);
-    if (own.block_size < 1)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "block_size is %" PRId32 "; a block holds at least 1 token",
-                        own.block_size);
-    if (own.num_groups < 0)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_groups is %" PRId32 "; it is at least 1, or 0 for 1",
-                        own.num_groups);
-
-    size_t num_blocks = (size_t)own.num_blocks;
+    PCL_TRY(check_desc(&own));
     pagedcl_blocks *made = calloc(1, sizeof *made);
-    if (made != NULL) {
-        made->refcounts = calloc(num_blocks, sizeof *made->refcounts);
-        made->free_stack = calloc(num_blocks, sizeof *made->free_stack);
-        made->counted = calloc(num_blocks, sizeof *made->counted);
-    }
-    if (made == NULL || made->refcounts == NULL || made->free_stack == NULL || made->counted == NULL) {
+    if (made == NULL)
+        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no host memory for a manager");
+    pagedcl_status status = create(made, &own);
+    if (status != PAGEDCL_SUCCESS) {
         pagedcl_blocks_destroy(made);
-        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no host memory for a manager of %" PRId32 " blocks", own.num_blocks);
+        return status;
     }
-    made->block_size = own.block_size;
-    made->num_groups = own.num_groups == 0 ? 1 : own.num_groups;
-    made->free_seq = -1;
-    made->stats = (pagedcl_blocks_stats){.total = own.num_blocks, .free = own.num_blocks};
-    /* Taken in ascending order. */
-    for (int32_t i = 0; i < own.num_blocks; i++)
-        made->free_stack[i] = own.num_blocks - 1 - i;
     *blocks = made;
     return PAGEDCL_SUCCESS;
 }
@@ -48,41 +171,126 @@ pagedcl_status pagedcl_blocks_create(const pagedcl_blocks_desc *desc, pagedcl_bl
 void pagedcl_blocks_destroy(pagedcl_blocks *blocks) {
     if (blocks == NULL)
         return;
-    for (int32_t i = 0; i < blocks->num_seqs; i++)
+    for (int32_t i = 0; i < blocks->seq_capacity; i++) {
         free(blocks->seqs[i].table);
+        free(blocks->seqs[i].chain.tail);
+        pcl_keys_release(blocks->seqs[i].chain.keys);
+    }
+    pcl_prefix_destroy(blocks);
+    pcl_host_tier_destroy(blocks);
+    pcl_step_free(&blocks->step);
     free(blocks->seqs);
-    free(blocks->refcounts);
-    free(blocks->free_stack);
+    free(blocks->groups);
+    free(blocks->block);
     free(blocks->counted);
     free(blocks);
 }
 
-int32_t pcl_block_take(pagedcl_blocks *blocks) {
+int64_t pcl_blocks_available(const pagedcl_blocks *blocks) {
+    int64_t available = blocks->lists[PCL_READY].count;
+    /* What is evicted must be wiped first. */
+    if (!blocks->wipe)
+        available += pcl_prefix_evictable(blocks);
+    return available;
+}
+
+void pcl_block_place(pagedcl_blocks *blocks, int32_t block) {
+    pcl_block *b = &blocks->block[block];
+    unlink_block(blocks, block);
+    if (b->fence > blocks->reached) {
+        /* A sequence that was used last long ago may be freed last: waiting a little more keeps the list in order. */
+        int32_t last = blocks->lists[PCL_WAITING].tail;
+        if (last >= 0 && blocks->block[last].fence > b->fence)
+            b->fence = blocks->block[last].fence;
+        push_tail(blocks, PCL_WAITING, block);
+    } else if (b->node != PCL_ROOT) {
+        int32_t priority = blocks->prefix.nodes[b->node].priority;
+        push_tail(blocks, (pcl_list_name)(PCL_IDLE + priority - PAGEDCL_PRIORITY_LOW), block);
+    } else if (b->dirty) {
+        push_tail(blocks, PCL_UNWIPED, block);
+    } else {
+        push_head(blocks, PCL_READY, block);
+    }
+}
+
+/* One more reference to a block that had none. */
+static void put_in_use(pagedcl_blocks *blocks, pcl_block *b) {
     pagedcl_blocks_stats *stats = &blocks->stats;
-    int32_t block = blocks->free_stack[--stats->free];
-    blocks->refcounts[block] = 1;
+    b->refcount = 1;
     stats->references++;
     stats->used++;
     if (stats->used > stats->peak_used)
         stats->peak_used = stats->used;
+}
+
+static void take_ready(pagedcl_blocks *blocks, int32_t block) {
+    pcl_block *b = &blocks->block[block];
+    unlink_block(blocks, block);
+    blocks->stats.free--;
+    put_in_use(blocks, b);
+    b->fence = 0;
+    b->dirty = blocks->wipe;
+    if (++b->tag == 0)
+        b->tag = 1;
+}
+
+int32_t pcl_block_take(pagedcl_blocks *blocks) {
+    if (blocks->lists[PCL_READY].count == 0)
+        pcl_prefix_evict_next(blocks);
+    int32_t block = blocks->lists[PCL_READY].head;
+    take_ready(blocks, block);
     return block;
 }
 
+void pcl_block_move(pagedcl_blocks *blocks, int32_t src, int32_t dst, uint64_t fence) {
+    pcl_block *from = &blocks->block[src], *to = &blocks->block[dst];
+    int64_t peak = blocks->stats.peak_used;
+    take_ready(blocks, dst);
+    to->node = from->node;
+    from->node = PCL_ROOT;
+    for (; from->refcount > 1; pcl_block_release(blocks, src, fence))
+        pcl_block_retain(blocks, dst);
+    pcl_block_release(blocks, src, fence);
+    if (fence > to->fence)
+        to->fence = fence;
+    blocks->stats.peak_used = peak; /* one block all along */
+}
+
 void pcl_block_retain(pagedcl_blocks *blocks, int32_t block) {
+    pcl_block *b = &blocks->block[block];
+    if (b->refcount == 0) {
+        unlink_block(blocks, block);
+        blocks->stats.cached--;
+        put_in_use(blocks, b);
+        return;
+    }
     blocks->stats.references++;
-    if (++blocks->refcounts[block] == 2)
+    if (++b->refcount == 2)
         blocks->stats.shared++;
 }
 
-void pcl_block_release(pagedcl_blocks *blocks, int32_t block) {
+void pcl_block_release(pagedcl_blocks *blocks, int32_t block, uint64_t fence) {
+    pcl_block *b = &blocks->block[block];
     pagedcl_blocks_stats *stats = &blocks->stats;
+    if (fence > b->fence)
+        b->fence = fence;
     stats->references--;
-    int32_t left = --blocks->refcounts[block];
-    if (left == 1) {
+    if (--b->refcount == 1) {
         stats->shared--;
-    } else if (left == 0) {
+    } else if (b->refcount == 0) {
         stats->used--;
-        blocks->free_stack[stats->free++] = block;
+        *(b->node != PCL_ROOT ? &stats->cached : &stats->free) += 1;
+        pcl_block_place(blocks, block);
+    }
+}
+
+void pcl_block_forget(pagedcl_blocks *blocks, int32_t block) {
+    pcl_block *b = &blocks->block[block];
+    b->node = PCL_ROOT;
+    if (b->refcount == 0) {
+        blocks->stats.cached--;
+        blocks->stats.free++;
+        pcl_block_place(blocks, block);
     }
 }
 
@@ -92,96 +300,16 @@ pagedcl_status pagedcl_blocks_refcount(const pagedcl_blocks *blocks, int32_t blo
     if (block < 0 || block >= blocks->stats.total)
         return pcl_fail(PAGEDCL_INVALID_BLOCK, "block %" PRId32 " is not in the pool of %" PRId64 " blocks", block,
                         blocks->stats.total);
-    *refcount = blocks->refcounts[block];
+    *refcount = blocks->block[block].refcount;
     return PAGEDCL_SUCCESS;
 }
 
 pagedcl_status pagedcl_blocks_get_stats(const pagedcl_blocks *blocks, pagedcl_blocks_stats *stats) {
     if (blocks == NULL)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "blocks is NULL");
-    return PCL_FILL_STRUCT(stats, &blocks->stats, out_of_blocks);
-}
-
-/* Fails when a counter is not what was counted. */
-static pagedcl_status check_counter(const char *name, int64_t counter, int64_t counted) {
-    if (counter == counted)
-        return PAGEDCL_SUCCESS;
-    return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "broken: the counter `%s` is %" PRId64 ", but %" PRId64 " were counted",
-                    name, counter, counted);
-}
-
-static bool is_block(const pagedcl_blocks *blocks, int32_t block) {
-    return block >= 0 && block < blocks->stats.total;
-}
-
-/* Counts into blocks->counted how many table entries point at each block. */
-static pagedcl_status check_tables(const pagedcl_blocks *blocks) {
-    int64_t num_seqs = 0, num_tokens = 0, references = 0;
-    memset(blocks->counted, 0, (size_t)blocks->stats.total * sizeof *blocks->counted);
-    for (int32_t i = 0; i < blocks->num_seqs; i++) {
-        const pcl_sequence *s = &blocks->seqs[i];
-        if (!s->live)
-            continue;
-        int64_t num_blocks = pcl_blocks_for(blocks, s->length);
-        if (s->length < 0 || num_blocks > s->capacity)
-            return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                            "broken: sequence %" PRId32 " has %" PRId64 " tokens, its table %" PRId64 " blocks", i,
-                            s->length, s->capacity);
-        for (int64_t entry = 0; entry < num_blocks * blocks->num_groups; entry++) {
-            int32_t block = s->table[entry];
-            if (!is_block(blocks, block))
-                return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                                "broken: sequence %" PRId32 " points at block %" PRId32 " of %" PRId64, i, block,
-                                blocks->stats.total);
-            blocks->counted[block]++;
-            references++;
-        }
-        num_seqs++;
-        num_tokens += s->length;
-    }
-    PCL_TRY(check_counter("num_seqs", blocks->stats.num_seqs, num_seqs));
-    PCL_TRY(check_counter("num_tokens", blocks->stats.num_tokens, num_tokens));
-    return check_counter("references", blocks->stats.references, references);
-}
-
-/* Compares the refcounts with what check_tables counted. */
-static pagedcl_status check_refcounts(const pagedcl_blocks *blocks) {
-    int64_t used = 0, shared = 0;
-    for (int32_t block = 0; block < blocks->stats.total; block++) {
-        if (blocks->refcounts[block] != blocks->counted[block])
-            return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                            "broken: block %" PRId32 " has refcount %" PRId32 ", but %" PRId32 " table entries", block,
-                            blocks->refcounts[block], blocks->counted[block]);
-        used += blocks->refcounts[block] > 0;
-        shared += blocks->refcounts[block] > 1;
-    }
-    PCL_TRY(check_counter("used", blocks->stats.used, used));
-    PCL_TRY(check_counter("shared", blocks->stats.shared, shared));
-    return check_counter("free", blocks->stats.free, blocks->stats.total - used);
-}
-
-/* Every entry of the free stack is a block without references, and no block is there twice. */
-static pagedcl_status check_free_stack(const pagedcl_blocks *blocks) {
-    for (int64_t i = 0; i < blocks->stats.free; i++) {
-        int32_t block = blocks->free_stack[i];
-        if (!is_block(blocks, block) || blocks->counted[block] != 0)
-            return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                            "broken: free stack entry %" PRId64 " is block %" PRId32
-                            ", which is in use, there twice, or not in the pool",
-                            i, block);
-        blocks->counted[block] = -1;
-    }
-    return PAGEDCL_SUCCESS;
-}
-
-pagedcl_status pagedcl_blocks_check(const pagedcl_blocks *blocks) {
-    if (blocks == NULL)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "blocks is NULL");
-    PCL_TRY(check_tables(blocks));
-    PCL_TRY(check_refcounts(blocks));
-    PCL_TRY(check_free_stack(blocks));
-    if (blocks->stats.peak_used < blocks->stats.used)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "broken: peak_used %" PRId64 " is below used %" PRId64,
-                        blocks->stats.peak_used, blocks->stats.used);
-    return PAGEDCL_SUCCESS;
+    pagedcl_blocks_stats own = blocks->stats;
+    own.available = pcl_blocks_available(blocks);
+    own.waiting = blocks->lists[PCL_WAITING].count;
+    own.unwiped = blocks->lists[PCL_UNWIPED].count;
+    return PCL_FILL_STRUCT(stats, &own, out_of_blocks);
 }

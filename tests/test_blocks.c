@@ -99,7 +99,7 @@ Test(blocks, large_sizes) {
     cr_assert_eq(pagedcl_blocks_slots(blocks, seq, 0, (int64_t)INT32_MAX * 2, 1, &slot), PAGEDCL_SUCCESS);
     cr_assert_eq(slot, (int64_t)row[2] * INT32_MAX);
     cr_assert_eq(pagedcl_blocks_append(blocks, seq, INT32_MAX - 1, NULL, NULL), PAGEDCL_SUCCESS);
-    cr_assert_eq(pagedcl_blocks_append(blocks, seq, 1, NULL, NULL), PAGEDCL_OUT_OF_BLOCKS);
+    cr_assert_eq(pagedcl_blocks_append(blocks, seq, 1, NULL, NULL), PAGEDCL_NEVER_FITS);
     cr_assert_eq(pagedcl_blocks_append(blocks, seq, INT64_MAX, NULL, NULL), PAGEDCL_SIZE_OVERFLOW);
     cr_assert_eq(pagedcl_blocks_needed(blocks, seq, INT64_MAX, &needed), PAGEDCL_SIZE_OVERFLOW);
     cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_SUCCESS, "%s", pagedcl_last_error());
@@ -110,7 +110,7 @@ Test(blocks, large_sizes) {
     const int64_t fits = INT64_MAX / 3;
     cr_assert_eq(pagedcl_blocks_needed(blocks, seq, fits, &needed), PAGEDCL_SUCCESS);
     cr_assert_eq(needed, fits * 3);
-    cr_assert_eq(pagedcl_blocks_append(blocks, seq, fits, NULL, NULL), PAGEDCL_OUT_OF_BLOCKS);
+    cr_assert_eq(pagedcl_blocks_append(blocks, seq, fits, NULL, NULL), PAGEDCL_NEVER_FITS);
     needed = -7;
     cr_assert_eq(pagedcl_blocks_needed(blocks, seq, fits + 1, &needed), PAGEDCL_SIZE_OVERFLOW);
     cr_assert_eq(needed, -7);
@@ -155,7 +155,8 @@ Test(blocks, stats) {
     pagedcl_block_copy copy;
     size_t num_copies;
     cr_assert_eq(pagedcl_blocks_append(blocks, b, 1, &copy, &num_copies), PAGEDCL_SUCCESS);
-    cr_assert_eq(pagedcl_blocks_append(blocks, c, 100, &copy, &num_copies), PAGEDCL_OUT_OF_BLOCKS);
+    cr_assert_eq(pagedcl_blocks_append(blocks, c, 28, &copy, &num_copies), PAGEDCL_OUT_OF_BLOCKS);
+    cr_assert_eq(pagedcl_blocks_append(blocks, c, 29, &copy, &num_copies), PAGEDCL_NEVER_FITS);
     pagedcl_blocks_stats stats = stats_of(blocks);
     cr_assert_eq(stats.total, 8);
     cr_assert_eq(stats.used, 4); /* three of a, the copy of b */
@@ -191,11 +192,22 @@ Test(blocks, check_finds_damage) {
     pagedcl_seq a = sequence_of(blocks, 10), b = 0;
     cr_assert_eq(pagedcl_blocks_share(blocks, a, 8, &b), PAGEDCL_SUCCESS);
     pcl_sequence *first = &blocks->seqs[0];
-    int32_t *const words[] = {&blocks->refcounts[0], &blocks->refcounts[2], &blocks->refcounts[3], &first->table[0],
-                              &blocks->free_stack[0]};
+    int32_t *const words[] = {
+        &blocks->block[0].refcount, &blocks->block[2].refcount,     &blocks->block[3].refcount,
+        &first->table[0],           &blocks->lists[PCL_READY].head, &blocks->lists[PCL_READY].tail,
+        &blocks->block[3].next,     &blocks->block[3].prev,         &blocks->block[1].node};
     int64_t *const counters[] = {
-        &blocks->stats.free,     &blocks->stats.used,       &blocks->stats.shared, &blocks->stats.references,
-        &blocks->stats.num_seqs, &blocks->stats.num_tokens, &first->length,
+        &blocks->stats.free,
+        &blocks->stats.used,
+        &blocks->stats.shared,
+        &blocks->stats.references,
+        &blocks->stats.num_seqs,
+        &blocks->stats.num_tokens,
+        &first->length,
+        &blocks->stats.cached,
+        &first->num_dropped,
+        &blocks->stats.host_used,
+        &blocks->lists[PCL_READY].count,
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         for (int32_t damage = -5; damage <= 5; damage++) {
@@ -221,12 +233,19 @@ Test(blocks, check_finds_damage) {
     cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_INVALID_ARGUMENT);
     first->length = 10;
 
-    /* A block on the free stack twice, with a free one missing. */
+    /* A free block in a ring with itself, or in another list. */
     cr_assert_eq(pagedcl_blocks_truncate(blocks, a, 8), PAGEDCL_SUCCESS);
     cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_SUCCESS, "%s", pagedcl_last_error());
-    blocks->free_stack[0] = blocks->free_stack[1];
+    pcl_block *head = &blocks->block[blocks->lists[PCL_READY].head];
+    int32_t next = head->next;
+    head->next = blocks->lists[PCL_READY].head;
     cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_INVALID_ARGUMENT);
-    cr_assert(strstr(pagedcl_last_error(), "free stack"), "%s", pagedcl_last_error());
+    cr_assert(strstr(pagedcl_last_error(), "list"), "%s", pagedcl_last_error());
+    head->next = next;
+    head->list = PCL_WAITING;
+    cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_INVALID_ARGUMENT);
+    head->list = PCL_READY;
+    cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_SUCCESS, "%s", pagedcl_last_error());
     cr_assert_eq(pagedcl_blocks_check(NULL), PAGEDCL_INVALID_ARGUMENT);
     pagedcl_blocks_destroy(blocks);
 }

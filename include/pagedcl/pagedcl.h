@@ -15,11 +15,15 @@
 
 #include <pagedcl/attn.h>
 #include <pagedcl/blocks.h>
+#include <pagedcl/blocks_report.h>
 #include <pagedcl/cache.h>
 #include <pagedcl/device.h>
 #include <pagedcl/dtype.h>
+#include <pagedcl/prefix.h>
 #include <pagedcl/program.h>
 #include <pagedcl/status.h>
+#include <pagedcl/step.h>
+#include <pagedcl/swap.h>
 #include <pagedcl/version.h>
 
 #endif

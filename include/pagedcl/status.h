@@ -36,7 +36,9 @@ extern "C" {
     X(BUILD_FAILED, 17, "a kernel did not build")                                  \
     X(DEVICE_LOST, 18, "the device is lost; destroy every object of this context") \
     X(OPENCL_ERROR, 19, "an OpenCL call failed")                                   \
-    X(IO_ERROR, 21, "a file could not be read or written")
+    X(IO_ERROR, 21, "a file could not be read or written")                         \
+    X(NEVER_FITS, 22, "larger than the whole pool")                                \
+    X(NOT_READY, 23, "the sequence is not ready for that")
 
 typedef enum pagedcl_status {
 #define PAGEDCL_STATUS_ENUM(name, value, text) PAGEDCL_##name = value,

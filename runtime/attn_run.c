@@ -133,11 +133,12 @@ pagedcl_status pcl_attn_enqueue(const pagedcl_attn *attn, pagedcl_plan *plan, co
         return PAGEDCL_SUCCESS;
     PCL_TRY(pcl_fence_wait(&plan->runs, chain));
     PCL_TRY(pcl_upload_use(&plan->upload, chain));
-    PCL_TRY(plan->batch.kind == PCL_PLAN_VARLEN ? enqueue_varlen(attn, plan, args, chain)
-                                                : enqueue_decode(attn, plan, args, chain));
+    pagedcl_status status = plan->batch.kind == PCL_PLAN_VARLEN ? enqueue_varlen(attn, plan, args, chain)
+                                                                : enqueue_decode(attn, plan, args, chain);
+    /* After a failure too: the commands before it still read the plan. */
     pcl_upload_used(&plan->upload, chain);
     pcl_fence_set(&plan->runs, chain);
-    return PAGEDCL_SUCCESS;
+    return status;
 }
 
 pagedcl_status pagedcl_attn_run(pagedcl_attn *attn, cl_command_queue queue, pagedcl_plan *plan,

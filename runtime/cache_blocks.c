@@ -51,14 +51,16 @@ static pagedcl_status enqueue_copies(pagedcl_cache *cache, pcl_chain *chain, con
     PCL_TRY(pcl_upload_begin(&cache->upload, size, &staging));
     memcpy(staging, pairs, size);
     PCL_TRY(pcl_upload_send(&cache->upload, chain, size));
-    for (int64_t done = 0; done < num_pairs;) {
+    pagedcl_status status = PAGEDCL_SUCCESS;
+    for (int64_t done = 0; done < num_pairs && status == PAGEDCL_SUCCESS;) {
         int64_t count = independent_pairs(cache, pairs + 2 * done, num_pairs - done);
-        for (int32_t layer = 0; layer < cache->desc.num_layers; layer++)
-            PCL_TRY(pcl_cache_enqueue_copy(cache, chain, layer, pcl_upload_buffer(&cache->upload), 2 * done, count));
+        for (int32_t layer = 0; layer < cache->desc.num_layers && status == PAGEDCL_SUCCESS; layer++)
+            status = pcl_cache_enqueue_copy(cache, chain, layer, pcl_upload_buffer(&cache->upload), 2 * done, count);
         done += count;
     }
+    /* After a failure too: the copies before it still read the pairs. */
     pcl_upload_used(&cache->upload, chain);
-    return PAGEDCL_SUCCESS;
+    return status;
 }
 
 pagedcl_status pagedcl_cache_copy_blocks(pagedcl_cache *cache, cl_command_queue queue, const int32_t *pairs,

@@ -16,6 +16,7 @@ typedef struct build {
     const pagedcl_program_desc *desc;
     cl_program program; /* NULL: failed */
     pagedcl_status status;
+    cl_int code; /* of the build from source */
     char *error; /* the message, since it arose on another thread */
     bool from_disk;
     double start, end; /* pcl_clock */
@@ -71,20 +72,20 @@ static cl_int create_kernels(cl_program program) {
     return code;
 }
 
-static pagedcl_status build_source(pagedcl_device *device, const pagedcl_program_desc *desc, cl_program *program) {
-    cl_int code = CL_SUCCESS;
-    cl_program made = clCreateProgramWithSource(device->context, 1, (const char **)&desc->source, NULL, &code);
-    if (code != CL_SUCCESS)
-        return pcl_fail_opencl(code, "clCreateProgramWithSource");
-    code = clBuildProgram(made, 1, &device->id, desc->options, NULL, NULL);
-    if (code == CL_SUCCESS && !device->quirks.keeps_programs)
-        code = create_kernels(made);
-    if (code != CL_SUCCESS) {
-        pagedcl_status status = fail_build(device, desc, made, code);
+static pagedcl_status build_source(pagedcl_device *device, build *b) {
+    const pagedcl_program_desc *desc = b->desc;
+    cl_program made = clCreateProgramWithSource(device->context, 1, (const char **)&desc->source, NULL, &b->code);
+    if (b->code != CL_SUCCESS)
+        return pcl_fail_opencl(b->code, "clCreateProgramWithSource");
+    b->code = clBuildProgram(made, 1, &device->id, desc->options, NULL, NULL);
+    if (b->code == CL_SUCCESS && !device->quirks.keeps_programs)
+        b->code = create_kernels(made);
+    if (b->code != CL_SUCCESS) {
+        pagedcl_status status = fail_build(device, desc, made, b->code);
         clReleaseProgram(made);
         return status;
     }
-    *program = made;
+    b->program = made;
     return PAGEDCL_SUCCESS;
 }
 
@@ -134,7 +135,7 @@ static unsigned char *program_binary(pagedcl_device *device, cl_program program,
 
 static pagedcl_status build_through_disk(pagedcl_device *device, build *b) {
     if (device->cache_dir == NULL || device->quirks.keeps_programs)
-        return build_source(device, b->desc, &b->program);
+        return build_source(device, b);
     char *key = pcl_disk_key(&device->info, b->desc);
     if (key == NULL)
         return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for the cache key of %s", b->desc->name);
@@ -151,7 +152,7 @@ static pagedcl_status build_through_disk(pagedcl_device *device, build *b) {
                 b->desc->name, device->cache_dir);
     pagedcl_status status = PAGEDCL_SUCCESS;
     if (!b->from_disk) {
-        status = build_source(device, b->desc, &b->program);
+        status = build_source(device, b);
         if (status == PAGEDCL_SUCCESS)
             binary = program_binary(device, b->program, &size);
         /* A cache that cannot be written costs time, not correctness. */
@@ -174,6 +175,14 @@ static void build_one(void *arg, size_t i) {
     if (b->status == PAGEDCL_SUCCESS)
         pcl_log(batch->device, PAGEDCL_LOG_INFO, "%s %s in %.1f ms", b->from_disk ? "loaded" : "built", b->desc->name,
                 1e3 * (b->end - b->start));
+}
+
+/* Compilers that ran out of memory side by side may each have enough alone. */
+static void build_again(build_batch *batch, size_t i) {
+    build *b = &batch->builds[i];
+    free(b->error);
+    *b = (build){.desc = b->desc};
+    build_one(batch, i);
 }
 
 static int by_start(const void *a, const void *b) {
@@ -226,6 +235,9 @@ pagedcl_status pagedcl_programs_build(pagedcl_device *device, const pagedcl_prog
             build_one(&batch, i);
     else
         pcl_parallel(count, build_one, &batch);
+    for (size_t i = 0; i < count && count > 1; i++)
+        if (builds[i].code == CL_OUT_OF_HOST_MEMORY)
+            build_again(&batch, i);
 
     pagedcl_status status = PAGEDCL_SUCCESS;
     for (size_t i = 0; i < count && status == PAGEDCL_SUCCESS; i++)

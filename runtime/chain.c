@@ -10,6 +10,7 @@ pagedcl_status pcl_chain_begin(pcl_chain *chain, const pagedcl_device *device, c
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_events is %u but events is %s", (unsigned)num_events,
                         events != NULL ? "not NULL" : "NULL");
     *chain = (pcl_chain){
+        .device = device,
         .queue = queue != NULL ? queue : device->queue,
         .num_wait = num_events,
         .wait = events,

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 
 typedef struct pcl_chain {
+    const pagedcl_device *device;
     cl_command_queue queue;
     bool out_of_order;
     cl_uint num_wait;

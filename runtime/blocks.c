@@ -251,8 +251,6 @@ void pcl_block_move(pagedcl_blocks *blocks, int32_t src, int32_t dst, uint64_t f
     for (; from->refcount > 1; pcl_block_release(blocks, src, fence))
         pcl_block_retain(blocks, dst);
     pcl_block_release(blocks, src, fence);
-    if (fence > to->fence)
-        to->fence = fence;
     blocks->stats.peak_used = peak; /* one block all along */
 }
 

@@ -36,7 +36,7 @@ typedef struct pcl_block {
     int32_t refcount;   /* tables that point at it, and copies of the open step that read it */
     int32_t node;       /* of the prefix tree that knows it; 0: none */
     int32_t prev, next; /* in its list */
-    uint64_t fence;     /* of the last commands that may use it, as far as released sequences say */
+    uint64_t fence;     /* of the last commands of sequences that had it and released it */
     uint32_t tag;       /* another one for every owner; not 0 once it was taken */
     uint8_t list;       /* a pcl_list_name */
     bool dirty;         /* to be wiped before it is taken */
@@ -138,7 +138,7 @@ void pcl_block_release(pagedcl_blocks *blocks, int32_t block, uint64_t fence);
 /* The prefix tree knows the block no longer. */
 void pcl_block_forget(pagedcl_blocks *blocks, int32_t block);
 
-/* The free block dst has the references and the node of src, which is free then; the copy is under `fence`. */
+/* The free block dst has the references and the node of src, which is free once `fence` is reached. */
 void pcl_block_move(pagedcl_blocks *blocks, int32_t src, int32_t dst, uint64_t fence);
 
 /* Puts a block without references into the list that its state demands, taking it out of the one it is in. */

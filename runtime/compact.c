@@ -25,13 +25,31 @@ static int64_t choose(const pagedcl_blocks *blocks, pagedcl_block_copy *copies, 
     }
 }
 
-/* Changes the entry if its block moves. moves says, by block, which copy moves it, from 1. */
-static void redirect(const int32_t *moves, int32_t group, pagedcl_block_copy *copies, int32_t *entry) {
-    if (*entry < 0 || moves[*entry] == 0)
-        return;
-    pagedcl_block_copy *copy = &copies[moves[*entry] - 1];
+/* Changes the entry if its block moves; the copy, or NULL. blocks->counted says which copy moves a block, from 1. */
+static pagedcl_block_copy *redirect(const pagedcl_blocks *blocks, int32_t group, pagedcl_block_copy *copies,
+                                    int32_t *entry) {
+    if (*entry < 0 || blocks->counted[*entry] == 0)
+        return NULL;
+    pagedcl_block_copy *copy = &copies[blocks->counted[*entry] - 1];
     copy->group = group;
     *entry = copy->dst;
+    return copy;
+}
+
+static void redirect_table(pagedcl_blocks *blocks, pcl_sequence *s, uint64_t fence, pagedcl_block_copy *copies) {
+    uint64_t before = s->fence;
+    for (int32_t g = 0; g < blocks->num_groups; g++)
+        for (int64_t i = pcl_blocks_for(&blocks->groups[g], s->length); i-- > 0;) {
+            const pagedcl_block_copy *copy =
+                redirect(blocks, g, copies, &s->table[pcl_entry(blocks, &blocks->groups[g], i)]);
+            if (copy == NULL)
+                continue;
+            /* Its earlier commands use the old block, and later ones go behind the copy. */
+            if (before > blocks->block[copy->src].fence)
+                blocks->block[copy->src].fence = before;
+            if (fence > s->fence)
+                s->fence = fence;
+        }
 }
 
 pagedcl_status pagedcl_blocks_compact(pagedcl_blocks *blocks, uint64_t fence, pagedcl_block_copy *copies,
@@ -50,14 +68,12 @@ pagedcl_status pagedcl_blocks_compact(pagedcl_blocks *blocks, uint64_t fence, pa
         pcl_sequence *s = &blocks->seqs[i];
         if (s->state != PCL_SEQ_LIVE || s->swapped)
             continue;
-        for (int32_t g = 0; g < blocks->num_groups; g++)
-            for (int64_t b = pcl_blocks_for(&blocks->groups[g], s->length); b-- > 0;)
-                redirect(moves, g, copies, &s->table[pcl_entry(blocks, &blocks->groups[g], b)]);
+        redirect_table(blocks, s, fence, copies);
     }
     for (int64_t i = 0; i < count; i++) {
         int32_t node = blocks->block[copies[i].src].node;
         for (int32_t column = 0; node != PCL_ROOT && column < blocks->width; column++)
-            redirect(moves, pcl_group_of_column(blocks, column), copies, &pcl_node_row(blocks, node)[column]);
+            redirect(blocks, pcl_group_of_column(blocks, column), copies, &pcl_node_row(blocks, node)[column]);
     }
     for (int64_t i = 0; i < count; i++)
         pcl_block_move(blocks, copies[i].src, copies[i].dst, fence);

@@ -145,6 +145,7 @@ void pcl_sequence_shorten(pagedcl_blocks *blocks, pcl_sequence *s, int64_t num_t
 
 void pcl_sequence_end(pagedcl_blocks *blocks, pcl_sequence *s) {
     pcl_sequence_shorten(blocks, s, 0);
+    blocks->stats.num_swapped -= s->swapped;
     pcl_keys_release(s->chain.keys);
     s->chain.keys = NULL;
     s->state = PCL_SEQ_FREE;
@@ -239,9 +240,10 @@ static int64_t partial_entry(const pagedcl_blocks *blocks, const pcl_group *grou
     return length % group->block_size == 0 ? -1 : pcl_entry(blocks, group, length / group->block_size);
 }
 
-/* Others read the block, or will find it by its tokens. */
+/* Others read the block, will find it by its tokens, or released it while their commands may still read it. */
 static bool must_copy(const pagedcl_blocks *blocks, int32_t block) {
-    return blocks->block[block].refcount > 1 || blocks->block[block].node != PCL_ROOT;
+    const pcl_block *b = &blocks->block[block];
+    return b->refcount > 1 || b->node != PCL_ROOT || b->fence > blocks->reached;
 }
 
 /* What an append of num_tokens takes. */
@@ -301,17 +303,19 @@ static pagedcl_status check_room(const pagedcl_blocks *blocks, int64_t num_token
 static size_t copy_on_write(pagedcl_blocks *blocks, pcl_sequence *s, pagedcl_block_copy *copies) {
     pcl_step *step = &blocks->step;
     size_t num_copies = 0;
+    /* All are chosen before any is taken: that may evict, and so change what must be copied. */
     for (int32_t g = 0; g < blocks->num_groups; g++) {
         int64_t entry = partial_entry(blocks, &blocks->groups[g], s->length);
-        if (entry < 0 || !must_copy(blocks, s->table[entry]))
-            continue;
-        int32_t src = s->table[entry], dst = pcl_block_take(blocks);
-        s->table[entry] = dst;
-        copies[num_copies++] = (pagedcl_block_copy){.group = g, .src = src, .dst = dst};
+        if (entry >= 0 && must_copy(blocks, s->table[entry]))
+            copies[num_copies++] = (pagedcl_block_copy){.group = g, .src = s->table[entry]};
+    }
+    for (size_t i = 0; i < num_copies; i++) {
+        int64_t entry = partial_entry(blocks, &blocks->groups[copies[i].group], s->length);
+        s->table[entry] = copies[i].dst = pcl_block_take(blocks);
         if (step->open)
-            step->copies[step->num_copies++] = (pcl_step_copy){.entry = entry, .src = src};
+            step->copies[step->num_copies++] = (pcl_step_copy){.entry = entry, .src = copies[i].src};
         else
-            pcl_block_release(blocks, src, s->fence);
+            pcl_block_release(blocks, copies[i].src, s->fence);
     }
     blocks->stats.copies += (int64_t)num_copies;
     return num_copies;

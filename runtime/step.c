@@ -71,20 +71,21 @@ static void close_step(pcl_step *step) {
 pagedcl_status pagedcl_blocks_commit(pagedcl_blocks *blocks, uint64_t fence) {
     PCL_TRY(check_open(blocks, true));
     pcl_step *step = &blocks->step;
+    const pcl_step_copy *copy = step->copies;
     for (int64_t i = 0; i < step->num_appends; i++) {
         const pcl_step_append *append = &step->appends[i];
         pcl_sequence *s = &blocks->seqs[append->seq];
-        if (!s->in_step)
-            continue; /* an earlier append of the step saw to it */
-        s->in_step = false;
         put_under(s, fence);
+        for (int32_t c = 0; c < append->num_copies; c++)
+            pcl_block_release(blocks, copy++->src, s->fence);
+        if (!s->in_step)
+            continue; /* an earlier append of the step saw to the rest */
+        s->in_step = false;
         if (s->state == PCL_SEQ_ENDING)
             pcl_sequence_end(blocks, s);
         else if (s->length > append->length)
             pcl_sequence_drop_left(blocks, s, append->length);
     }
-    for (int64_t i = step->num_copies; i-- > 0;)
-        pcl_block_release(blocks, step->copies[i].src, fence);
     close_step(step);
     return PAGEDCL_SUCCESS;
 }

@@ -152,10 +152,12 @@ pagedcl_status pagedcl_blocks_swap_out(pagedcl_blocks *blocks, pagedcl_seq seq, 
         return pcl_fail(PAGEDCL_NEVER_FITS,
                         "the sequence has %" PRId64 " blocks, the host tier %" PRId64 "; free it and compute it again",
                         held, blocks->stats.host_total);
-    if (held > blocks->host.num_ready)
+    if (held > blocks->host.num_ready) {
+        blocks->stats.out_of_blocks++;
         return pcl_fail(PAGEDCL_OUT_OF_BLOCKS,
                         "swapping out needs %" PRId64 " blocks of the host tier, %" PRId64 " can be taken", held,
                         blocks->host.num_ready);
+    }
     *num_swaps = exchange(blocks, s, fence, swaps);
     return PAGEDCL_SUCCESS;
 }

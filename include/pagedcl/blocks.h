@@ -77,7 +77,7 @@ typedef struct pagedcl_blocks_stats {
     int64_t num_seqs;      /* sequences that live */
     int64_t num_tokens;    /* sum of their lengths */
     int64_t copies;        /* copy-on-write copies named so far */
-    int64_t out_of_blocks; /* calls refused with PAGEDCL_OUT_OF_BLOCKS so far */
+    int64_t out_of_blocks; /* appends and swaps refused with PAGEDCL_OUT_OF_BLOCKS so far */
 
     int64_t cached;    /* blocks without references that can be found by their tokens */
     int64_t available; /* blocks that can be taken now: of the free ones those that wait for nothing, of the cached ones

@@ -10,7 +10,8 @@
  *
  * A fence is a number of the caller's for commands that it enqueues, in ascending order; 0 is none. A fence is reached
  * when its commands and those of all smaller fences are complete. A block that is released while commands under a fence
- * may still use it is not taken before that fence is reached; whoever has one in-order queue needs no fences.
+ * may still use it is not taken before that fence is reached, and a sequence that still has it writes into a copy.
+ * Whoever has one in-order queue needs no fences. Commands for one sequence always go behind its earlier ones.
  */
 #ifndef PAGEDCL_STEP_H
 #define PAGEDCL_STEP_H

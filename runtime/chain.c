@@ -106,10 +106,18 @@ pagedcl_status pcl_chain_end(pcl_chain *chain, pagedcl_status status, cl_event *
     return status;
 }
 
+pagedcl_status pcl_event_state(cl_event event, cl_int *state) {
+    cl_int code = clGetEventInfo(event, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof *state, state, NULL);
+    return code == CL_SUCCESS ? PAGEDCL_SUCCESS : pcl_fail_opencl(code, "clGetEventInfo");
+}
+
 pagedcl_status pcl_fence_wait(const pcl_fence *fence, pcl_chain *chain) {
-    if (fence->queue == chain->queue && !chain->out_of_order)
+    if (fence->last == NULL || (fence->queue == chain->queue && !chain->out_of_order))
         return PAGEDCL_SUCCESS;
-    return pcl_chain_wait(chain, fence->last);
+    cl_int state = CL_QUEUED;
+    PCL_TRY(pcl_event_state(fence->last, &state));
+    /* A command that failed has ended, and PoCL never ends what is then made to wait for it. */
+    return state < 0 ? PAGEDCL_SUCCESS : pcl_chain_wait(chain, fence->last);
 }
 
 void pcl_fence_set(pcl_fence *fence, pcl_chain *chain) {

@@ -49,13 +49,16 @@ cl_event pcl_chain_last(pcl_chain *chain);
  */
 pagedcl_status pcl_chain_end(pcl_chain *chain, pagedcl_status status, cl_event *event);
 
+/* How far an event's command is: CL_QUEUED to CL_COMPLETE, or below 0 when it failed. */
+pagedcl_status pcl_event_state(cl_event event, cl_int *state);
+
 /* The last command on something that later calls use too, maybe on other queues. All zero: none. */
 typedef struct pcl_fence {
     cl_event last;          /* owned */
     cl_command_queue queue; /* where it is; owned */
 } pcl_fence;
 
-/* Puts the rest of the chain behind the fence. One in-order queue needs no command for that. */
+/* Puts the rest of the chain behind the fence, whose command may have failed. One in-order queue needs no command for that. */
 pagedcl_status pcl_fence_wait(const pcl_fence *fence, pcl_chain *chain);
 
 /* Moves the fence to the chain's last command, if it has one. */

@@ -85,7 +85,13 @@ cl_mem pcl_upload_buffer(const pcl_upload *upload) {
 }
 
 pagedcl_status pcl_upload_use(const pcl_upload *upload, pcl_chain *chain) {
-    return pcl_fence_wait(&upload->slots[upload->current].last, chain);
+    const pcl_upload_slot *slot = &upload->slots[upload->current];
+    cl_int state = CL_COMPLETE;
+    if (slot->written != NULL)
+        PCL_TRY(pcl_event_state(slot->written, &state));
+    if (state < 0)
+        return pcl_fail_opencl(state, "the upload that this call reads");
+    return pcl_fence_wait(&slot->last, chain);
 }
 
 void pcl_upload_used(pcl_upload *upload, pcl_chain *chain) {

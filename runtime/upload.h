@@ -39,7 +39,8 @@ pagedcl_status pcl_upload_send(pcl_upload *upload, pcl_chain *chain, size_t size
 /* The device buffer last sent. */
 cl_mem pcl_upload_buffer(const pcl_upload *upload);
 
-/* Lets the chain read the current buffer: orders it behind the commands that touched the buffer before. */
+/* Lets the chain read the current buffer: orders it behind the commands that touched the buffer before. Fails when the
+   upload is known to have failed. */
 pagedcl_status pcl_upload_use(const pcl_upload *upload, pcl_chain *chain);
 
 /* The chain, which used the current buffer, ends here: to be called before pcl_chain_end. */

@@ -62,6 +62,7 @@ static bool only_enqueues(stub_call call) {
     switch (call) {
     case STUB_clGetMemObjectInfo:
     case STUB_clGetCommandQueueInfo:
+    case STUB_clGetEventInfo:
     case STUB_clGetKernelWorkGroupInfo:
     case STUB_clSetKernelArg:
     case STUB_clEnqueueNDRangeKernel:

@@ -26,6 +26,7 @@
     X(clGetCommandQueueInfo)        \
     X(clGetDeviceIDs)               \
     X(clGetDeviceInfo)              \
+    X(clGetEventInfo)               \
     X(clGetKernelWorkGroupInfo)     \
     X(clGetMemObjectInfo)           \
     X(clGetPlatformIDs)             \

@@ -340,6 +340,14 @@ cl_event __wrap_clCreateUserEvent(cl_context context, cl_int *code_out) {
     return leave_with(entry, STUB_EVENT, event, code, code_out);
 }
 
+cl_int __wrap_clGetEventInfo(cl_event event, cl_event_info name, size_t size, void *value, size_t *size_out) {
+    stub_entry entry = enter(STUB_clGetEventInfo);
+    cl_int code = entry.code;
+    if (code == CL_SUCCESS)
+        code = __real_clGetEventInfo(event, name, size, value, size_out);
+    return stub_leave(entry, code);
+}
+
 cl_int __wrap_clWaitForEvents(cl_uint count, const cl_event *events) {
     stub_entry entry = stub_enter(STUB_clWaitForEvents, count, false, NULL);
     cl_int code = __real_clWaitForEvents(count, events);

@@ -92,10 +92,12 @@ static bool arrives(const model *m, const model_seq *s) {
 
 /* What commands under a fence may still read. */
 static void check_deferred_reads(const model *m) {
-    for (const model_deferred *d = m->deferred; d < m->deferred + m->num_deferred; d++)
+    for (size_t i = 0; i < m->num_deferred; i++) {
+        const model_deferred *d = &m->deferred[i];
         CHECK(d->kind != MODEL_READ || m->pool[d->group][d->slot] == d->value,
               "group %" PRId32 ", slot %" PRId64 ": overwritten before fence %" PRIu64 " was reached", d->group,
               d->slot, d->fence);
+    }
 }
 
 /* Reads the tables of every sequence again, and everything through them. */

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every OpenCL call of the functions on the pool fails once. */
 #include "stub/exhaust.h"
-#include "support/elements.h"
 #include "support/expect.h"
 #include "support/fixture.h"
 #include "support/pool_model.h"
 #include "support/strided.h"
 
 #include "device.h"
-
-#include <pagedcl/blocks.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,11 +27,8 @@ typedef struct scene {
     strided rows;
     guarded k, v; /* what gather fills */
     unsigned char *host[2];
-    /* Of the operations on the queue. */
-    cl_command_queue queues[2];
+    cl_command_queue queues[2]; /* in order, out of order */
     cl_event event;
-    pagedcl_blocks *blocks;
-    pagedcl_seq parent, child;
 } scene;
 
 static scene scene_open(void) {

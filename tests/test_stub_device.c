@@ -51,6 +51,24 @@ static void expect_alive(pagedcl_device *device) {
     cr_assert_eq(got, want);
 }
 
+/* The stub's own count: what is left, and what is released once too often. */
+Test(stub_device, stub_sees_leaks_and_strays) {
+    pagedcl_device *device = fixture_open();
+    stub_objects before = stub_live();
+    cl_int code;
+    cl_event event = clCreateUserEvent(pagedcl_device_context(device), &code);
+    expect_cl(code);
+    expect_cl(clRetainEvent(event));
+    cr_assert_eq(stub_live().references[STUB_EVENT], before.references[STUB_EVENT] + 2);
+    expect_cl(clReleaseEvent(event));
+    expect_cl(clReleaseEvent(event));
+    stub_objects after = stub_live();
+    cr_assert(!memcmp(&before, &after, sizeof(after)), "left %s", stub_objects_text(&after));
+    cr_assert_neq(clReleaseEvent(NULL), CL_SUCCESS);
+    cr_assert_eq(stub_live().strays, before.strays + 1);
+    pagedcl_device_destroy(device);
+}
+
 /* ---- list ---- */
 
 static void prepare_list(void *at) {

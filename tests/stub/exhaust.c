@@ -81,6 +81,7 @@ void exhaust(const operation *op, void *scene) {
             cr_assert(pagedcl_last_error()[0], "%s, %s: no message", op->name, when);
             if (stub_count_commands() == 0)
                 take(op->untouched, scene);
+            take(op->failed, scene);
         }
         expect_no_more(op, when, steady);
         recover(op, scene, when, steady);

@@ -22,6 +22,7 @@ typedef struct operation {
     pagedcl_status (*call)(void *scene);
     void (*verify)(void *scene);    /* after success: asserts the result, then gives back what the call made */
     void (*untouched)(void *scene); /* after a failure before any command: asserts that nothing changed */
+    void (*failed)(void *scene);    /* after any failure */
     stub_tolerance tolerated[MAX_TOLERANCES];
 } operation;
 

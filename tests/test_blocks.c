@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool of the block manager. What sequences do with it is in test_sequences.c. */
+/*
+ * The pool of the block manager. What sequences do with it is in test_sequences.c. Tests whose names begin with b and a
+ * number are faults that users of such managers have met.
+ */
 #include "blocks.h"
 
 #include <pagedcl/blocks.h>
@@ -119,7 +122,7 @@ Test(blocks, large_sizes) {
     pagedcl_blocks_destroy(blocks);
 }
 
-Test(blocks, refcount_is_one_while_held) {
+Test(blocks, b72_refcount_is_one_while_held) {
     pagedcl_blocks *blocks = create(4, 16, 1);
     for (int turn = 0; turn < 1000; turn++) {
         pagedcl_seq seq = sequence_of(blocks, 64);

@@ -273,7 +273,7 @@ Test(sequences, worked_decode_table) {
     model_destroy(&m);
 }
 
-Test(sequences, append_at_a_block_boundary_takes_a_new_block) {
+Test(sequences, b28_append_at_a_block_boundary_takes_a_new_block) {
     model m;
     model_init(&m, 2, 16, 1);
     model_create(&m, 0);
@@ -289,7 +289,7 @@ Test(sequences, append_at_a_block_boundary_takes_a_new_block) {
     model_destroy(&m);
 }
 
-Test(sequences, two_owners_never_get_one_block) {
+Test(sequences, b71_two_owners_never_get_one_block) {
     model m;
     model_init(&m, 4, 16, 1);
     model_create(&m, 0);
@@ -304,7 +304,7 @@ Test(sequences, two_owners_never_get_one_block) {
     model_destroy(&m);
 }
 
-Test(sequences, fork_holds_its_own_references) {
+Test(sequences, b73_fork_holds_its_own_references) {
     model m;
     model_init(&m, 4, 16, 1);
     enum { A, B, C };
@@ -321,7 +321,7 @@ Test(sequences, fork_holds_its_own_references) {
     model_destroy(&m);
 }
 
-Test(sequences, fork_inside_an_earlier_block) {
+Test(sequences, b78_fork_inside_an_earlier_block) {
     model m;
     model_init(&m, 8, 16, 1);
     enum { A, B };
@@ -341,7 +341,7 @@ Test(sequences, fork_inside_an_earlier_block) {
     model_destroy(&m);
 }
 
-Test(sequences, the_first_writer_copies_the_last_one_does_not) {
+Test(sequences, b80_the_first_writer_copies_the_last_one_does_not) {
     model m;
     model_init(&m, 12, 16, 3);
     enum { A, B };
@@ -549,7 +549,7 @@ static void assert_handle_refused(pagedcl_blocks *blocks, pagedcl_seq seq) {
     cr_assert(made == 77 && num_copies == 77 && number == 77 && row[0] == 77);
 }
 
-Test(sequences, stale_zero_and_invented_handles) {
+Test(sequences, b106_stale_zero_and_invented_handles) {
     model m;
     model_init(&m, 4, 4, 1);
     assert_handle_refused(m.blocks, 0);

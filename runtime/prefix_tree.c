@@ -256,6 +256,10 @@ static pagedcl_status broken(int32_t node, const char *what) {
     return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "broken: node %" PRId32 " of the prefix tree %s", node, what);
 }
 
+static bool is_node(const pagedcl_blocks *blocks, int32_t node) {
+    return node >= 0 && node <= blocks->stats.total;
+}
+
 static pagedcl_status check_row(const pagedcl_blocks *blocks, int32_t node, int64_t *num_blocks) {
     int32_t count = 0;
     for (int32_t column = 0; column < blocks->width; column++) {
@@ -282,7 +286,11 @@ pagedcl_status pcl_prefix_check(const pagedcl_blocks *blocks) {
 
     /* Every node that can be reached from the root, children before siblings. */
     for (int32_t node = tree->nodes[PCL_ROOT].first_child; node != 0;) {
+        if (!is_node(blocks, node))
+            return broken(node, "does not exist");
         const pcl_node *n = &tree->nodes[node];
+        if (!is_node(blocks, n->parent) || !is_node(blocks, n->first_child) || !is_node(blocks, n->next))
+            return broken(node, "leads to nodes that do not exist");
         int32_t part = n->keys == NULL ? -1 : n->part;
         if (++num_nodes > blocks->stats.total)
             return broken(node, "is reached twice");
@@ -306,7 +314,8 @@ pagedcl_status pcl_prefix_check(const pagedcl_blocks *blocks) {
     }
     for (uint64_t slot = 0; slot <= tree->slot_mask; slot++)
         num_slots += tree->slots[slot] != 0;
-    for (int32_t node = tree->unused; node != 0 && num_unused <= blocks->stats.total; node = tree->nodes[node].next)
+    for (int32_t node = tree->unused; is_node(blocks, node) && node != 0 && num_unused <= blocks->stats.total;
+         node = tree->nodes[node].next)
         num_unused++;
     if (num_slots != num_nodes || num_unused != blocks->stats.total - num_nodes)
         return broken(0, "has nodes that cannot be reached");

@@ -10,31 +10,6 @@
 #include <string.h>
 #include <time.h>
 
-/* The linker sends the program's allocations here, those of the library among them. */
-static size_t allocations;
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *memory, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *memory, size_t size);
-
-void *__wrap_malloc(size_t size) {
-    allocations++;
-    return __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t count, size_t size) {
-    allocations++;
-    return __real_calloc(count, size);
-}
-
-void *__wrap_realloc(void *memory, size_t size) {
-    allocations++;
-    return __real_realloc(memory, size);
-}
-
 static const int32_t long_seqlens[] = {70, 1, 150};
 
 static const struct run_case {
@@ -86,14 +61,13 @@ static void expect_no_size_zero(const char *name) {
 static void check_run(attn_rig *rig, size_t launches, bool with_event) {
     pagedcl_attn_args args = attn_rig_args(rig);
     cl_event event = NULL;
-    size_t before = allocations;
+    size_t before = stub_allocations();
     stub_watch();
     pagedcl_status status = pagedcl_attn_run(rig->attn, NULL, rig->plan, &args, 0, NULL, with_event ? &event : NULL);
     stub_unwatch();
-    size_t after = allocations, count = 0;
+    size_t after = stub_allocations(), count = 0;
     cr_assert_eq(status, PAGEDCL_SUCCESS, "%s: %s", rig->name, pagedcl_last_error());
     const stub_record *records = stub_records(&count);
-    /* A stub's record may have a text, which is memory; those of a run have none. */
     cr_assert_eq(after, before, "%s: %zu allocations", rig->name, after - before);
     for (size_t i = 0; i < count; i++)
         cr_assert(only_enqueues(records[i].call) || (with_event && records[i].call == STUB_clFlush), "%s: calls %s",

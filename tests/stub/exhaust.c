@@ -30,27 +30,29 @@ static size_t find_tolerance(const operation *op, stub_call call) {
     return i;
 }
 
-static void expect_no_more(const operation *op, const char *when, stub_objects before) {
+static void expect_no_more(const operation *op, const char *when, stub_objects before, size_t memory) {
     stub_objects live = stub_live();
     for (int kind = 0; kind < STUB_KINDS; kind++)
         cr_assert_leq(live.references[kind], before.references[kind], "%s, %s: left %s; before: %s", op->name, when,
                       stub_objects_text(&live), stub_objects_text(&before));
     cr_assert_eq(live.strays, before.strays, "%s, %s: %s", op->name, when, stub_objects_text(&live));
+    cr_assert_leq(stub_memory(), memory, "%s, %s: %zu allocations are left; before: %zu", op->name, when, stub_memory(),
+                  memory);
 }
 
-static bool is_as_many(stub_objects before) {
+static bool is_as_many(stub_objects before, size_t memory) {
     stub_objects live = stub_live();
-    return memcmp(&live, &before, sizeof(live)) == 0;
+    return memcmp(&live, &before, sizeof(live)) == 0 && stub_memory() == memory;
 }
 
 /* The operation succeeds and its objects are as before; buffers come in pairs, so the second time at the latest. */
-static void recover(const operation *op, void *scene, const char *when, stub_objects before) {
+static void recover(const operation *op, void *scene, const char *when, stub_objects before, size_t memory) {
     succeed(op, scene, when);
-    if (!is_as_many(before))
+    if (!is_as_many(before, memory))
         succeed(op, scene, when);
     stub_objects live = stub_live();
-    cr_assert(is_as_many(before), "%s, after %s: left %s; before: %s", op->name, when, stub_objects_text(&live),
-              stub_objects_text(&before));
+    cr_assert(is_as_many(before, memory), "%s, after %s: left %s, allocations %zu; before: %s, %zu", op->name, when,
+              stub_objects_text(&live), stub_memory(), stub_objects_text(&before), memory);
 }
 
 void exhaust(const operation *op, void *scene) {
@@ -61,6 +63,7 @@ void exhaust(const operation *op, void *scene) {
     size_t count = 0;
     stub_records(&count);
     stub_objects steady = stub_live();
+    size_t memory = stub_memory();
     cr_assert(count > 0, "%s calls nothing", op->name);
     for (size_t n = 1; n <= count; n++) {
         take(op->prepare, scene);
@@ -83,8 +86,8 @@ void exhaust(const operation *op, void *scene) {
                 take(op->untouched, scene);
             take(op->failed, scene);
         }
-        expect_no_more(op, when, steady);
-        recover(op, scene, when, steady);
+        expect_no_more(op, when, steady, memory);
+        recover(op, scene, when, steady, memory);
     }
     for (size_t i = 0; i < MAX_TOLERANCES; i++)
         cr_assert(op->tolerated[i].reason == NULL || needed[i], "%s never survives a failing %s", op->name,

@@ -28,8 +28,8 @@ typedef struct operation {
 
 /*
  * Counts the operation's OpenCL calls, then does it once for each of them with that one failing. Asserts each time that
- * the operation fails (or that the table says why not, and the result is right), that no object is leaked or released
- * twice, and that the same operation then succeeds. A row of the table that no call needs fails the test too.
+ * the operation fails (or that the table says why not, and the result is right), that no object or memory is leaked or
+ * released twice, and that the same operation then succeeds. A row of the table that no call needs fails the test too.
  */
 void exhaust(const operation *op, void *scene);
 

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Records, failures and the count of objects. */
-#define _POSIX_C_SOURCE 200809L
-
 #include "inside.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { MAX_RECORDS = 1 << 14, MAX_OBJECTS = 1 << 12 };
 
@@ -50,8 +47,6 @@ const char *stub_call_name(stub_call call) {
 
 void stub_watch(void) {
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < num_records; i++)
-        free(records[i].text);
     num_records = 0;
     failed = STUB_ANY_CALL;
     watching = true;
@@ -131,7 +126,12 @@ stub_entry stub_enter(stub_call call, long long size, bool blocking, const char 
         if (num_records == MAX_RECORDS)
             abort();
         entry.record = (ptrdiff_t)num_records;
-        records[num_records++] = (stub_record){call, size, blocking, entry.code, text != NULL ? strdup(text) : NULL};
+        stub_record *record = &records[num_records++];
+        record->call = call;
+        record->size = size;
+        record->blocking = blocking;
+        record->code = entry.code;
+        snprintf(record->text, sizeof(record->text), "%s", text != NULL ? text : "");
     }
     pthread_mutex_unlock(&lock);
     return entry;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A stub between a test program and OpenCL: it passes every call on, and on the way it keeps count of the objects that
- * live, records calls, lets one fail, and changes what OpenCL says about itself.
+ * live, records calls, lets one fail, and changes what OpenCL says about itself. It counts host memory too.
  *
  * The program's own calls go through it like the library's. Only what happens between stub_watch and stub_unwatch is
  * recorded and can fail.
@@ -28,14 +28,14 @@ const char *stub_call_name(stub_call call);
 
 /* ---- calls ---- */
 
-enum { STUB_NO_SIZE = -1 };
+enum { STUB_NO_SIZE = -1, STUB_TEXT = 2048 };
 
 typedef struct stub_record {
     stub_call call;
     long long size; /* bytes of a buffer or a transfer, work-items of a launch, entries of a list; or STUB_NO_SIZE */
     bool blocking;  /* a transfer that waits */
     cl_int code;    /* what the call returned */
-    char *text;     /* options of a build, name of a kernel or of a fake device; or NULL */
+    char text[STUB_TEXT]; /* options of a build, name of a kernel or of a fake device; or empty */
 } stub_record;
 
 /* Forgets the records and begins to record. */
@@ -89,6 +89,12 @@ stub_objects stub_live(void);
 
 /* "contexts 1, queues 2, ..."; the text holds until the next call but one. */
 const char *stub_objects_text(const stub_objects *objects);
+
+/* ---- host memory ---- */
+
+/* Allocations that the program and the library, but not other libraries, made so far, and those not freed yet. */
+size_t stub_allocations(void);
+size_t stub_memory(void);
 
 /* ---- answers ---- */
 

@@ -315,7 +315,7 @@ Test(attn_decode, bad_batches_are_refused_and_change_nothing) {
         {"B28: full block", {16, 1}, {0, 1}, 1, 1, 1, PAGEDCL_CAPACITY, "sequence 0"},
         {"B28: next block not allocated", {16, 1}, {0, -1, 2, 3}, 2, 1, 1, PAGEDCL_INVALID_BLOCK, "sequence 0"},
         {"too many new tokens", {1, 20}, {0, 1, 2, 3}, 2, 1, 13, PAGEDCL_CAPACITY, "sequence 1"},
-        {"the most new tokens", {1, 20}, {0, 1, 2, 3}, 2, 1, INT32_MAX, PAGEDCL_CAPACITY, "sequence 0"},
+        {"the most new tokens", {1, 20}, {0, 1, 2, 3}, 2, 1, INT32_MAX, PAGEDCL_INVALID_LENGTH, "2147483647"},
         {"B23: block id 6", {1, 17}, {0, 1, 2, 6}, 2, 1, 0, PAGEDCL_INVALID_BLOCK, "sequence 1"},
         {"B23: block id -5", {1, 17}, {0, 1, 2, -5}, 2, 1, 0, PAGEDCL_INVALID_BLOCK, "sequence 1"},
         {"B23: the largest block id", {1, 17}, {0, 1, 2, INT32_MAX}, 2, 1, 0, PAGEDCL_INVALID_BLOCK, "sequence 1"},

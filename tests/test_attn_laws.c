@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What holds of attention whatever the numbers: equal bits where the contract says so, and answers known beforehand. */
+#include "support/attn_case.h"
+#include "support/expect.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define F16 PAGEDCL_FLOAT16
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define INTS(...) ((const int32_t[]){__VA_ARGS__})
+
+/* One of each path, with lengths on both sides of a tile, a block and a split. */
+static const attn_case cases[] = {
+    {"packed", VARLEN_PACKED, .causal = 1, .seqlens_q = INTS(5, 1, 40), .seqlens_k = INTS(17, 1, 70)},
+    {"paged", VARLEN_PAGED, .causal = 1, .seqlens_q = INTS(5, 1, 40), .seqlens_k = INTS(17, 1, 70)},
+    {"decode", DECODE, .seqlens_k = INTS(17, 1, 1300)},
+    {"decode, 3 queries, float16", DECODE, .seqlen_q = 3, .causal = 1, .seqlens_k = INTS(17, 3, 600), .q_dtype = F16,
+     .kv_dtype = F16, .out_dtype = F16},
+    {"decode, 5 splits", DECODE, .seqlens_k = INTS(17, 1, 600), .num_splits = 5},
+};
+
+static int64_t num_rows(const attn_problem *p) {
+    return (int64_t)attn_total_q(p) * p->num_heads;
+}
+
+/* The results of two problems of equal shape, bit for bit. */
+static void expect_same_bits(const char *name, const attn_problem *p, const attn_result *got, const attn_result *want) {
+    expect_same_bytes(name, "out", got->out, want->out, (size_t)(num_rows(p) * p->c.head_dim) * sizeof(float));
+    expect_same_bytes(name, "lse", got->lse, want->lse, (size_t)num_rows(p) * sizeof(float));
+}
+
+/* got's rows against those of want from query token `first` on, within the tolerance. */
+static void expect_rows_close(const char *name, const attn_problem *p, const attn_result *got, const attn_result *want,
+                              int32_t first) {
+    int64_t rows = num_rows(p), elements = rows * p->c.head_dim;
+    double *values = fixture_alloc((size_t)elements * sizeof(double));
+    for (int64_t i = 0; i < elements; i++)
+        values[i] = (double)want->out[(int64_t)first * p->num_heads * p->c.head_dim + i];
+    expect_close(name, "out", got->out, values, elements, tolerance_of(p->c.out_dtype));
+    for (int64_t i = 0; i < rows; i++)
+        values[i] = (double)want->lse[(int64_t)first * p->num_heads + i];
+    expect_close(name, "lse", got->lse, values, rows, tolerance_of(PAGEDCL_FLOAT32));
+    free(values);
+}
+
+/* ---- equal bits ---- */
+
+/* B32: the physical order of the blocks does not matter. */
+Test(attn_laws, any_blocks_give_the_same_bits) {
+    pagedcl_device *device = fixture_open();
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    int num_tiers = fixture_tiers(device, tiers);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        if (cases[i].path == VARLEN_PACKED)
+            continue;
+        attn_problem p = attn_problem_create(&cases[i], 1);
+        for (int t = 0; t < num_tiers; t++) {
+            attn_problem_scatter(&p, 1);
+            attn_result want = attn_solve(device, tiers[t], &p);
+            for (uint64_t seed = 2; seed < 5; seed++) {
+                attn_problem_scatter(&p, seed);
+                attn_result got = attn_solve(device, tiers[t], &p);
+                expect_same_bits(p.c.name, &p, &got, &want);
+                attn_result_destroy(&got);
+            }
+            attn_result_destroy(&want);
+        }
+        attn_problem_destroy(&p);
+    }
+    pagedcl_device_destroy(device);
+}
+
+/* B35: a sequence has the same bits alone and in a batch. (A number of splits is of the longest sequence.) */
+Test(attn_laws, company_changes_no_bit) {
+    pagedcl_device *device = fixture_open();
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    int num_tiers = fixture_tiers(device, tiers);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        if (cases[i].num_splits > 0)
+            continue;
+        attn_problem batch = attn_problem_create(&cases[i], 1);
+        for (int t = 0; t < num_tiers; t++) {
+            attn_result all = attn_solve(device, tiers[t], &batch);
+            for (int32_t b = 0; b < batch.c.num_seqs; b++) {
+                int32_t first = batch.cu_seqlens_q[b];
+                attn_problem alone = attn_problem_part(&batch, b, 0, batch.cu_seqlens_q[b + 1] - first,
+                                                       batch.cu_seqlens_k[b + 1] - batch.cu_seqlens_k[b]);
+                attn_result got = attn_solve(device, tiers[t], &alone);
+                int64_t row = (int64_t)first * batch.num_heads;
+                attn_result want = {all.out + row * batch.c.head_dim, all.lse + row};
+                char name[256];
+                snprintf(name, sizeof(name), "%s, %s, sequence %d", batch.c.name, pagedcl_tier_name(tiers[t]), b);
+                expect_same_bits(name, &alone, &got, &want);
+                attn_result_destroy(&got);
+                attn_problem_destroy(&alone);
+            }
+            attn_result_destroy(&all);
+        }
+        attn_problem_destroy(&batch);
+    }
+    pagedcl_device_destroy(device);
+}
+
+/* B138: a missing barrier shows now and then. */
+Test(attn_laws, every_run_has_the_same_bits) {
+    pagedcl_device *device = fixture_open();
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    int num_tiers = fixture_tiers(device, tiers);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        attn_problem p = attn_problem_create(&cases[i], 1);
+        for (int t = 0; t < num_tiers; t++) {
+            attn_rig rig = attn_rig_open(device, tiers[t], &p);
+            expect_ok(attn_rig_plan(&rig, NULL));
+            attn_rig_run(&rig, NULL, 0, NULL, NULL);
+            attn_result want = attn_rig_read(&rig);
+            for (int turn = 0; turn < 30; turn++) {
+                attn_rig_run(&rig, NULL, 0, NULL, NULL);
+                attn_result got = attn_rig_read(&rig);
+                expect_same_bits(rig.name, &p, &got, &want);
+                attn_result_destroy(&got);
+            }
+            attn_result_destroy(&want);
+            attn_rig_close(&rig);
+        }
+        attn_problem_destroy(&p);
+    }
+    pagedcl_device_destroy(device);
+}
+
+/* ---- the same answer by another way ---- */
+
+/* A prompt of 70 tokens in chunks of 32, 1 and 37 has the rows of the prompt as a whole. */
+Test(attn_laws, chunks_give_the_rows_of_the_whole) {
+    const int32_t ends[] = {0, 32, 33, 70};
+    pagedcl_device *device = fixture_open();
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    int num_tiers = fixture_tiers(device, tiers);
+    attn_case c = {"chunked", VARLEN_PAGED, .causal = 1, .num_seqs = 1, .seqlens_q = INTS(70), .seqlens_k = INTS(70)};
+    attn_problem prompt = attn_problem_create(&c, 1);
+    for (int t = 0; t < num_tiers; t++) {
+        attn_result whole = attn_solve(device, tiers[t], &prompt);
+        for (size_t i = 0; i + 1 < COUNT(ends); i++) {
+            attn_problem chunk = attn_problem_part(&prompt, 0, ends[i], ends[i + 1], ends[i + 1]);
+            attn_result got = attn_solve(device, tiers[t], &chunk);
+            expect_rows_close(pagedcl_tier_name(tiers[t]), &chunk, &got, &whole, ends[i]);
+            attn_result_destroy(&got);
+            attn_problem_destroy(&chunk);
+        }
+        attn_result_destroy(&whole);
+    }
+    attn_problem_destroy(&prompt);
+    pagedcl_device_destroy(device);
+}
+
+Test(attn_laws, varlen_and_decode_agree) {
+    pagedcl_device *device = fixture_open();
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    int num_tiers = fixture_tiers(device, tiers);
+    attn_case c = {"varlen and decode", DECODE, .seqlen_q = 2, .causal = 1, .seqlens_k = INTS(17, 2, 1100)};
+    attn_problem decode = attn_problem_create(&c, 1);
+    attn_problem varlen = decode;
+    varlen.c.path = VARLEN_PAGED;
+    for (int t = 0; t < num_tiers; t++) {
+        attn_result got = attn_solve(device, tiers[t], &decode), want = attn_solve(device, tiers[t], &varlen);
+        expect_rows_close(pagedcl_tier_name(tiers[t]), &decode, &got, &want, 0);
+        attn_result_destroy(&got);
+        attn_result_destroy(&want);
+    }
+    attn_problem_destroy(&decode);
+    pagedcl_device_destroy(device);
+}
+
+Test(attn_laws, tiers_agree) {
+    pagedcl_device *device = fixture_open();
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    int num_tiers = fixture_tiers(device, tiers);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        attn_problem p = attn_problem_create(&cases[i], 1);
+        attn_result want = attn_solve(device, tiers[0], &p);
+        for (int t = 1; t < num_tiers; t++) {
+            attn_result got = attn_solve(device, tiers[t], &p);
+            expect_rows_close(p.c.name, &p, &got, &want, 0);
+            attn_result_destroy(&got);
+        }
+        attn_result_destroy(&want);
+        attn_problem_destroy(&p);
+    }
+    pagedcl_device_destroy(device);
+}
+
+/* ---- answers known beforehand ---- */
+
+static void expect_three_quarters(const attn_problem *p, const attn_result *result, const char *name) {
+    for (int64_t i = 0; i < num_rows(p) * p->c.head_dim; i++)
+        cr_assert(fabsf(result->out[i] - 0.75f) <= 1e-6f, "%s: element %lld: %g", name, (long long)i,
+                  (double)result->out[i]);
+}
+
+Test(attn_laws, constant_value_comes_back) {
+    pagedcl_device *device = fixture_open();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        attn_problem p = attn_problem_create(&cases[i], 1);
+        for (int64_t e = 0; e < (int64_t)attn_total_k(&p) * p.c.num_kv_heads * p.c.head_dim; e++)
+            p.v[e] = 0.75f;
+        attn_on_every_tier(device, &p, expect_three_quarters);
+        attn_problem_destroy(&p);
+    }
+    pagedcl_device_destroy(device);
+}
+
+static void expect_own_value(const attn_problem *p, const attn_result *result, const char *name) {
+    int32_t dim = p->c.head_dim;
+    for (int32_t b = 0; b < p->c.num_seqs; b++) {
+        for (int32_t h = 0; h < p->num_heads; h++)
+            expect_same_bytes(name, "out", result->out + (b * p->num_heads + h) * dim,
+                              p->v + (b * p->c.num_kv_heads + h / p->c.group) * dim, (size_t)dim * sizeof(float));
+    }
+}
+
+/* One key has weight 1, whatever its score, and gives its value bit for bit. */
+Test(attn_laws, one_key_gives_its_value) {
+    pagedcl_device *device = fixture_open();
+    for (int path = VARLEN_PACKED; path <= DECODE; path++) {
+        attn_case c = {"one key", (attn_path)path, .causal = 1, .seqlens_q = INTS(1, 1, 1), .seqlens_k = INTS(1, 1, 1)};
+        attn_problem p = attn_problem_create(&c, 1);
+        attn_on_every_tier(device, &p, expect_own_value);
+        attn_problem_destroy(&p);
+    }
+    pagedcl_device_destroy(device);
+}
+
+/* All keys of a sequence have the value of their position: the mean of those that are seen, and log of their number. */
+static void expect_mean(const attn_problem *p, const attn_result *result, const char *name) {
+    for (int32_t b = 0; b < p->c.num_seqs; b++) {
+        int32_t seqlen_k = p->cu_seqlens_k[b + 1] - p->cu_seqlens_k[b];
+        for (int32_t i = p->cu_seqlens_q[b]; i < p->cu_seqlens_q[b + 1]; i++) {
+            int32_t seen = p->c.causal ? i + seqlen_k - p->cu_seqlens_q[b + 1] + 1 : seqlen_k;
+            for (int32_t h = 0; h < p->num_heads; h++) {
+                int64_t row = (int64_t)i * p->num_heads + h;
+                double want = (seen - 1) / 2.0, lse = log(seen);
+                expect_close(name, "out", result->out + row * p->c.head_dim, &want, 1, tolerance_of(p->c.out_dtype));
+                expect_close(name, "lse", result->lse + row, &lse, 1, tolerance_of(PAGEDCL_FLOAT32));
+            }
+        }
+    }
+}
+
+Test(attn_laws, zero_query_gives_the_mean) {
+    pagedcl_device *device = fixture_open();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        attn_problem p = attn_problem_create(&cases[i], 1);
+        int64_t row = (int64_t)p.c.num_kv_heads * p.c.head_dim;
+        memset(p.q, 0, (size_t)(num_rows(&p) * p.c.head_dim) * sizeof(float));
+        for (int32_t b = 0; b < p.c.num_seqs; b++) {
+            for (int64_t e = p.cu_seqlens_k[b] * row; e < p.cu_seqlens_k[b + 1] * row; e++)
+                p.v[e] = (float)(e / row - p.cu_seqlens_k[b]);
+        }
+        attn_on_every_tier(device, &p, expect_mean);
+        attn_problem_destroy(&p);
+    }
+    pagedcl_device_destroy(device);
+}
+
+/* ---- order ---- */
+
+static cl_command_queue open_queue(const pagedcl_device *device, cl_command_queue_properties properties) {
+    cl_int code;
+    cl_command_queue queue =
+        clCreateCommandQueue(pagedcl_device_context(device), pagedcl_device_id(device), properties, &code);
+    expect_cl(code);
+    return queue;
+}
+
+/* B93: step 2 is planned, with the caller's arrays overwritten, while step 1 may not have begun. A user event holds
+ * step 1 back in every tenth turn. */
+Test(attn_laws, a_step_keeps_the_batch_it_was_planned_with, .timeout = 120) {
+    attn_case c = {"B93", DECODE, .num_seqs = 2, .seqlens_k = INTS(40, 23), .head_dim = 64, .group = 2};
+    pagedcl_device *device = fixture_open();
+    attn_problem both = attn_problem_create(&c, 1);
+    attn_rig rig = attn_rig_open(device, PAGEDCL_TIER_AUTO, &both);
+    attn_problem parts[2] = {attn_problem_part(&both, 0, 0, 1, 40), attn_problem_part(&both, 1, 0, 1, 23)};
+    strided outs[2];
+    for (int i = 0; i < 2; i++)
+        outs[i] = strided_create(device, both.c.out_dtype, 1, both.num_heads, 64, CONTIGUOUS, 0, NULL);
+    for (int turn = 0; turn < 200; turn++) {
+        cl_int code;
+        cl_event start = clCreateUserEvent(pagedcl_device_context(device), &code);
+        expect_cl(code);
+        for (int i = 0; i < 2; i++) {
+            int32_t seqlen = i == 0 ? 40 : 23, table[8];
+            memcpy(table, both.block_table + i * both.block_table_stride, 3 * sizeof(int32_t));
+            pagedcl_decode_batch batch = PAGEDCL_DECODE_BATCH_INIT;
+            batch.num_seqs = 1;
+            batch.seqlen_q = 1;
+            batch.cache_seqlens = &seqlen;
+            batch.block_table = table;
+            batch.block_table_stride = 3;
+            expect_ok(pagedcl_plan_decode(rig.plan, NULL, &batch));
+            memset(table, 0x7f, sizeof(table));
+            seqlen = INT32_MAX;
+            pagedcl_attn_args args = attn_rig_args(&rig);
+            args.q.offset = i * both.num_heads * 64;
+            args.out = outs[i].view;
+            args.lse = NULL;
+            bool held = i == 0 && turn % 10 == 0;
+            expect_ok(pagedcl_attn_run(rig.attn, NULL, rig.plan, &args, held, held ? &start : NULL, NULL));
+        }
+        expect_cl(clSetUserEventStatus(start, CL_COMPLETE));
+        expect_cl(clReleaseEvent(start));
+        for (int i = 0; i < 2; i++) {
+            attn_result result = {.out = strided_read(device, &outs[i], rig.name)};
+            attn_expect_reference(&parts[i], &result, i == 0 ? "B93, step 1" : "B93, step 2");
+            attn_result_destroy(&result);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        strided_destroy(&outs[i]);
+        attn_problem_destroy(&parts[i]);
+    }
+    attn_rig_close(&rig);
+    attn_problem_destroy(&both);
+    pagedcl_device_destroy(device);
+}
+
+/* An append and its attention, with splits and a merge, on a queue that promises no order, behind the caller's event. */
+Test(attn_laws, an_unordered_queue_keeps_the_order, .timeout = 60) {
+    const attn_case ordered[] = {
+        {"decode", DECODE, .append = 1, .seqlens_k = INTS(17, 1, 1300), .head_dim = 64, .group = 2},
+        {"paged", VARLEN_PAGED, .append = 1, .causal = 1, .head_dim = 64, .group = 2},
+    };
+    pagedcl_device *device = fixture_open();
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    int num_tiers = fixture_tiers(device, tiers);
+    cl_command_queue queue = open_queue(device, CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE);
+    for (size_t i = 0; i < COUNT(ordered); i++) {
+        for (int t = 0; t < num_tiers; t++) {
+            attn_problem p = attn_problem_create(&ordered[i], 1);
+            attn_rig rig = attn_rig_open(device, tiers[t], &p);
+            cl_int code;
+            cl_event start = clCreateUserEvent(pagedcl_device_context(device), &code), done;
+            expect_cl(code);
+            expect_ok(attn_rig_plan(&rig, queue));
+            attn_rig_run(&rig, queue, 1, &start, &done);
+            expect_cl(clSetUserEventStatus(start, CL_COMPLETE));
+            expect_cl(clWaitForEvents(1, &done));
+            expect_cl(clReleaseEvent(start));
+            expect_cl(clReleaseEvent(done));
+            attn_result result = attn_rig_read(&rig);
+            attn_expect_reference(&p, &result, rig.name);
+            attn_result_destroy(&result);
+            attn_rig_close(&rig);
+            attn_problem_destroy(&p);
+        }
+    }
+    expect_cl(clReleaseCommandQueue(queue));
+    pagedcl_device_destroy(device);
+}
+
+/* B114: an append on one queue, attention on another behind its event; the first queue goes away in between. The host
+ * waits for the last event alone. */
+Test(attn_laws, an_event_crosses_queues, .timeout = 60) {
+    attn_case c = {"B114", DECODE, .append = 1, .seqlens_k = INTS(17, 1, 40), .head_dim = 64, .group = 2};
+    pagedcl_device *device = fixture_open();
+    attn_problem p = attn_problem_create(&c, 1);
+    attn_rig rig = attn_rig_open(device, PAGEDCL_TIER_AUTO, &p);
+    cl_command_queue first = open_queue(device, 0), second = open_queue(device, 0);
+    int64_t slots[3];
+    for (int b = 0; b < 3; b++) {
+        int32_t position = p.cache_seqlens[b];
+        slots[b] = (int64_t)p.block_table[b * p.block_table_stride + position / 16] * 16 + position % 16;
+    }
+    cl_event written, done;
+    expect_ok(pagedcl_cache_write(rig.cache, first, 0, &rig.k_new.view, &rig.v_new.view, p.c.q_dtype, slots, 3, 0, NULL,
+                                  &written));
+    expect_cl(clReleaseCommandQueue(first));
+    int32_t seqlens[3];
+    for (int b = 0; b < 3; b++)
+        seqlens[b] = p.cache_seqlens[b] + 1;
+    pagedcl_decode_batch batch = PAGEDCL_DECODE_BATCH_INIT;
+    batch.num_seqs = 3;
+    batch.seqlen_q = 1;
+    batch.cache_seqlens = seqlens;
+    batch.block_table = p.block_table;
+    batch.block_table_stride = p.block_table_stride;
+    expect_ok(pagedcl_plan_decode(rig.plan, second, &batch));
+    pagedcl_attn_args args = attn_rig_args(&rig);
+    args.k_new = args.v_new = (pagedcl_tensor){0};
+    expect_ok(pagedcl_attn_run(rig.attn, second, rig.plan, &args, 1, &written, &done));
+    expect_cl(clWaitForEvents(1, &done));
+    attn_result result = attn_rig_read(&rig);
+    attn_expect_reference(&p, &result, rig.name);
+    attn_result_destroy(&result);
+    expect_cl(clReleaseEvent(written));
+    expect_cl(clReleaseEvent(done));
+    expect_cl(clReleaseCommandQueue(second));
+    attn_rig_close(&rig);
+    attn_problem_destroy(&p);
+    pagedcl_device_destroy(device);
+}
+
+/* Two plans of one operator, planned and run in turns. */
+Test(attn_laws, plans_do_not_disturb_each_other) {
+    attn_case c = {"two plans", DECODE, .num_seqs = 2, .seqlens_k = INTS(1300, 23), .head_dim = 64, .group = 2};
+    pagedcl_device *device = fixture_open();
+    attn_problem both = attn_problem_create(&c, 1);
+    attn_rig rig = attn_rig_open(device, PAGEDCL_TIER_AUTO, &both);
+    pagedcl_plan *plans[2] = {rig.plan, NULL};
+    expect_ok(pagedcl_plan_create(rig.attn, &plans[1]));
+    strided outs[2];
+    for (int i = 0; i < 2; i++) {
+        outs[i] = strided_create(device, both.c.out_dtype, 1, both.num_heads, 64, CONTIGUOUS, 0, NULL);
+        pagedcl_decode_batch batch = PAGEDCL_DECODE_BATCH_INIT;
+        batch.num_seqs = 1;
+        batch.seqlen_q = 1;
+        batch.cache_seqlens = both.cache_seqlens + i;
+        batch.block_table = both.block_table + i * both.block_table_stride;
+        batch.block_table_stride = both.block_table_stride;
+        expect_ok(pagedcl_plan_decode(plans[i], NULL, &batch));
+    }
+    for (int i = 0; i < 2; i++) {
+        pagedcl_attn_args args = attn_rig_args(&rig);
+        args.q.offset = i * both.num_heads * 64;
+        args.out = outs[i].view;
+        args.lse = NULL;
+        expect_ok(pagedcl_attn_run(rig.attn, NULL, plans[i], &args, 0, NULL, NULL));
+    }
+    for (int i = 0; i < 2; i++) {
+        attn_problem part = attn_problem_part(&both, i, 0, 1, both.cache_seqlens[i]);
+        attn_result result = {.out = strided_read(device, &outs[i], rig.name)};
+        attn_expect_reference(&part, &result, i == 0 ? "first plan" : "second plan");
+        attn_result_destroy(&result);
+        attn_problem_destroy(&part);
+        strided_destroy(&outs[i]);
+    }
+    pagedcl_plan_destroy(plans[1]);
+    attn_rig_close(&rig);
+    attn_problem_destroy(&both);
+    pagedcl_device_destroy(device);
+}
+
+/* The operator keeps the cache and the device, the plan keeps the operator: any order of destruction will do. */
+Test(attn_laws, objects_keep_what_they_need) {
+    attn_case c = {"destroyed early", DECODE, .append = 1, .head_dim = 64, .group = 2};
+    pagedcl_device *device = fixture_open();
+    attn_problem p = attn_problem_create(&c, 1);
+    attn_rig rig = attn_rig_open(device, PAGEDCL_TIER_AUTO, &p);
+    expect_ok(attn_rig_plan(&rig, NULL));
+    attn_rig_run(&rig, NULL, 0, NULL, NULL);
+    cl_command_queue queue = pagedcl_device_queue(device);
+    expect_cl(clRetainCommandQueue(queue));
+    pagedcl_device_destroy(device);
+    pagedcl_cache_destroy(rig.cache);
+    pagedcl_attn_destroy(rig.attn);
+    pagedcl_plan_destroy(rig.plan); /* the run may still be under way */
+    rig.cache = NULL;
+    rig.attn = NULL;
+    rig.plan = NULL;
+    expect_cl(clFinish(queue));
+    expect_cl(clReleaseCommandQueue(queue));
+    attn_rig_close(&rig);
+    attn_problem_destroy(&p);
+}

@@ -64,6 +64,7 @@ typedef struct pcl_sequence {
     uint8_t state;       /* a pcl_sequence_state */
     bool in_step;        /* the open step appended to it */
     bool swapped;        /* its entries are blocks of the host tier */
+    bool own_tail;       /* its partly filled last blocks are surely its alone: an append need not look at them */
     int32_t next_free;   /* while free: the next index of the list that free_seq begins */
     uint64_t created;    /* counts up */
     uint64_t fence;      /* of the last commands that use its blocks */

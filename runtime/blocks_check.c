@@ -49,6 +49,15 @@ static pagedcl_status check_table(const pagedcl_blocks *blocks, int32_t index, i
             }
         }
     }
+    for (int32_t g = 0; g < blocks->num_groups && s->own_tail && !s->swapped; g++) {
+        const pcl_group *group = &blocks->groups[g];
+        if (s->length % group->block_size == 0)
+            continue;
+        const pcl_block *last = &blocks->block[s->table[pcl_entry(blocks, group, s->length / group->block_size)]];
+        if (last->refcount > 1 || last->node != PCL_ROOT || last->fence > blocks->reached)
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "broken: sequence %" PRId32 " shares its last block unawares",
+                            index);
+    }
     if (s->chain.recorded < 0 || s->chain.recorded > s->length)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
                         "broken: sequence %" PRId32 " has %" PRId64 " tokens, of which %" PRId64 " are recorded", index,

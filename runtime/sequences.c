@@ -139,6 +139,7 @@ void pcl_sequence_shorten(pagedcl_blocks *blocks, pcl_sequence *s, int64_t num_t
                     release_entry(blocks, s, row * blocks->width + group->column + j);
             }
         }
+    s->own_tail = false;
     pcl_sequence_set_length(blocks, s, num_tokens);
     pcl_chain_shorten(blocks, &s->chain, num_tokens);
 }
@@ -212,6 +213,7 @@ pagedcl_status pagedcl_blocks_share(pagedcl_blocks *blocks, pagedcl_seq parent, 
 
     pcl_sequence *made = pcl_sequence_take(blocks, index);
     from = &blocks->seqs[(uint32_t)parent]; /* reserving may have moved it */
+    from->own_tail = false;
     for (int32_t g = 0; g < blocks->num_groups; g++) {
         const pcl_group *group = &blocks->groups[g];
         for (int64_t i = pcl_blocks_for(group, num_tokens); i-- > 0;) {
@@ -267,7 +269,7 @@ static pagedcl_status measure_append(const pagedcl_blocks *blocks, const pcl_seq
         const pcl_group *group = &blocks->groups[g];
         int64_t held = pcl_blocks_for(group, growth->length);
         int64_t needed = held - pcl_blocks_for(group, s->length);
-        int64_t entry = num_tokens > 0 ? partial_entry(blocks, group, s->length) : -1;
+        int64_t entry = num_tokens > 0 && !s->own_tail ? partial_entry(blocks, group, s->length) : -1;
         int copies = entry >= 0 && must_copy(blocks, s->table[entry]);
         growth->num_copies += copies;
         if (__builtin_add_overflow(growth->num_needed, needed + copies, &growth->num_needed) ||
@@ -350,6 +352,7 @@ pagedcl_status pagedcl_blocks_append(pagedcl_blocks *blocks, pagedcl_seq seq, in
             s->table[pcl_entry(blocks, group, i)] = pcl_block_take(blocks);
     }
     pcl_sequence_set_length(blocks, s, growth.length);
+    s->own_tail |= num_tokens > 0;
     if (blocks->step.open) {
         s->in_step = true;
         blocks->step.appends[blocks->step.num_appends++] =

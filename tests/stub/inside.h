@@ -21,9 +21,9 @@ cl_int stub_leave(stub_entry entry, cl_int code);
 bool stub_is_to_fail_later(cl_int *code);
 
 /* The object, for which there is one more reference; NULL is left alone. */
-void *stub_born(stub_kind kind, void *object);
-void stub_retained(void *object);
-void stub_released(void *object);
+void *stub_born(stub_kind kind, void *pointer);
+void stub_retained(void *pointer);
+void stub_released(void *pointer);
 
 /* ---- answers ---- */
 

@@ -88,7 +88,7 @@ typedef struct stub_objects {
 stub_objects stub_live(void);
 
 /* "contexts 1, queues 2, ..."; the text holds until the next call but one. */
-const char *stub_objects_text(const stub_objects *objects);
+const char *stub_objects_text(const stub_objects *live);
 
 /* ---- host memory ---- */
 

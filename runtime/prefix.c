@@ -71,6 +71,17 @@ void pcl_chain_shorten(const pagedcl_blocks *blocks, pcl_chain *chain, int64_t n
     }
 }
 
+bool pcl_chain_is_known(const pagedcl_blocks *blocks, const pcl_chain *chain) {
+    return is_on(blocks) && lives(blocks, chain);
+}
+
+void pcl_chain_tokens(const pagedcl_blocks *blocks, const pcl_chain *chain, int32_t *tokens) {
+    int64_t unit = blocks->unit, row = chain->recorded / unit;
+    memcpy(tokens + row * unit, chain->tail, (size_t)(chain->recorded % unit) * sizeof *tokens);
+    for (int32_t node = chain->node; row-- > 0; node = blocks->prefix.nodes[node].parent)
+        memcpy(tokens + row * unit, pcl_node_tokens(blocks, node), (size_t)unit * sizeof *tokens);
+}
+
 static uint64_t child_hash(const pagedcl_blocks *blocks, int32_t parent, const int32_t *tokens, const pcl_keys *keys,
                            int32_t part) {
     return pcl_prefix_hash(blocks, blocks->prefix.nodes[parent].hash, tokens, keys, part);
@@ -185,9 +196,14 @@ static bool has_part(const pagedcl_blocks *blocks, const match *m, int32_t node,
     return true;
 }
 
-/* Looks for the block behind the match that shares most tokens with the prompt. */
+/*
+ * Looks for the block behind the match that shares most tokens with the prompt. With smaller blocks in some groups the
+ * prompt would keep some of the unit's blocks, which are known already, and could not be recorded as a unit of its own.
+ */
 static void match_part(const pagedcl_blocks *blocks, const pagedcl_prompt *prompt, const pcl_keys *keys, int64_t limit,
                        match *m) {
+    if (blocks->width != blocks->num_groups)
+        return;
     const int32_t *tokens = prompt->tokens + m->num_tokens;
     int32_t part = pcl_keys_part_of(keys, m->num_units), candidates = 0;
     int64_t most = limit - m->num_tokens < blocks->unit ? limit - m->num_tokens : blocks->unit;

@@ -136,6 +136,36 @@ int32_t pcl_keys_part_of(const pcl_keys *keys, int64_t unit) {
     return low < keys->num_parts && keys->parts[low].unit == unit ? low : -1;
 }
 
+pagedcl_status pcl_keys_each(const pcl_keys *keys, int32_t unit,
+                             pagedcl_status (*call)(void *user, const pagedcl_prefix_key *key), void *user) {
+    for (int32_t p = 0; keys != NULL && p < keys->num_parts; p++) {
+        const pcl_keys_part *part = &keys->parts[p];
+        for (size_t at = part->offset; at < part->offset + part->size;) {
+            key_head head;
+            memcpy(&head, keys->bytes + at, sizeof head);
+            const pagedcl_prefix_key key = {.type = head.type,
+                                            .position = part->unit * unit + head.offset,
+                                            .data = keys->bytes + at + sizeof head,
+                                            .size = (size_t)head.size};
+            PCL_TRY(call(user, &key));
+            at += sizeof head + key.size;
+        }
+    }
+    return PAGEDCL_SUCCESS;
+}
+
+static pagedcl_status count_key(void *user, const pagedcl_prefix_key *key) {
+    (void)key;
+    ++*(int64_t *)user;
+    return PAGEDCL_SUCCESS;
+}
+
+int64_t pcl_keys_count(const pcl_keys *keys) {
+    int64_t count = 0;
+    pcl_keys_each(keys, 1, count_key, &count);
+    return count;
+}
+
 bool pcl_keys_equal_parts(const pcl_keys *a, int32_t part_a, const pcl_keys *b, int32_t part_b) {
     if (part_a < 0 || part_b < 0)
         return part_a < 0 && part_b < 0;

@@ -45,6 +45,12 @@ void pcl_keys_release(pcl_keys *keys);
 /* The part of a unit, -1: none. */
 int32_t pcl_keys_part_of(const pcl_keys *keys, int64_t unit);
 
+int64_t pcl_keys_count(const pcl_keys *keys);
+
+/* Calls `call` for each key, as it was given, until one fails. keys may be NULL. */
+pagedcl_status pcl_keys_each(const pcl_keys *keys, int32_t unit,
+                             pagedcl_status (*call)(void *user, const pagedcl_prefix_key *key), void *user);
+
 bool pcl_keys_equal_parts(const pcl_keys *a, int32_t part_a, const pcl_keys *b, int32_t part_b);
 bool pcl_keys_equal(const pcl_keys *a, const pcl_keys *b);
 

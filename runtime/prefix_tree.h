@@ -96,4 +96,8 @@ void pcl_chain_inherit(const pagedcl_blocks *blocks, pcl_chain *to, const pcl_ch
 /* Takes back what was recorded behind num_tokens tokens. */
 void pcl_chain_shorten(const pagedcl_blocks *blocks, pcl_chain *chain, int64_t num_tokens);
 
+/* Whether the tree still has all that was recorded; then pcl_chain_tokens writes it into tokens[0 .. recorded). */
+bool pcl_chain_is_known(const pagedcl_blocks *blocks, const pcl_chain *chain);
+void pcl_chain_tokens(const pagedcl_blocks *blocks, const pcl_chain *chain, int32_t *tokens);
+
 #endif

@@ -3,6 +3,7 @@
  * Random operations on the block manager against the model of support/blocks_model.h, with and without allocations that
  * fail. TEST_SEED chooses others; TEST_LONGER=N runs N times as many.
  */
+#include "support/allocations.h"
 #include "support/blocks_model.h"
 #include "support/random.h"
 
@@ -12,45 +13,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static int64_t allowed_allocations = -1;
-
-/* The linker gives the program these for its own. */
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *memory, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *memory, size_t size);
-
-static void allow(int64_t count) {
-    allowed_allocations = count;
-}
-
-static int allocation_allowed(void) {
-    if (allowed_allocations == 0)
-        return 0;
-    allowed_allocations -= allowed_allocations > 0;
-    return 1;
-}
-
-void *__wrap_malloc(size_t size) {
-    return allocation_allowed() ? __real_malloc(size) : NULL;
-}
-
-void *__wrap_calloc(size_t count, size_t size) {
-    return allocation_allowed() ? __real_calloc(count, size) : NULL;
-}
-
-void *__wrap_realloc(void *memory, size_t size) {
-    return allocation_allowed() ? __real_realloc(memory, size) : NULL;
-}
-
 static uint64_t number_of(const char *variable, uint64_t otherwise) {
     const char *text = getenv(variable);
     return text != NULL ? strtoull(text, NULL, 0) : otherwise;
 }
 
-static void walk(const char *name, int64_t operations, blocks_model_allow allow_or_none) {
+static void walk(const char *name, int64_t operations, blocks_model_allow allow) {
     enum { BYTES = 2000 };
     uint64_t seed = number_of("TEST_SEED", 2026);
     operations *= (int64_t)number_of("TEST_LONGER", 1);
@@ -60,7 +28,7 @@ static void walk(const char *name, int64_t operations, blocks_model_allow allow_
         uint8_t data[BYTES];
         for (size_t i = 0; i < sizeof data; i++)
             data[i] = (uint8_t)random_bits(&random);
-        blocks_model_run(data, sizeof data, allow_or_none, &counts);
+        blocks_model_run(data, sizeof data, allow, &counts);
     }
     printf("%s: TEST_SEED=%" PRIu64 ", %" PRId64 " operations: %" PRId64 " hits, %" PRId64 " in part, %" PRId64
            " evictions, %" PRId64 " copies, %" PRId64 " swaps, %" PRId64 " moves, %" PRId64 " wipes, %" PRId64
@@ -72,7 +40,7 @@ static void walk(const char *name, int64_t operations, blocks_model_allow allow_
                            counts.moves, counts.wipes,        counts.rollbacks, counts.dropped, counts.refused};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         cr_assert_gt(all[i], operations / 10000, "the walk left something out: number %zu", i);
-    cr_assert_eq(counts.out_of_memory > 0, allow_or_none != NULL);
+    cr_assert_eq(counts.out_of_memory > 0, allow != NULL);
 }
 
 Test(blocks_model, random_walk, .timeout = 36000) {
@@ -80,5 +48,5 @@ Test(blocks_model, random_walk, .timeout = 36000) {
 }
 
 Test(blocks_model, random_walk_without_memory, .timeout = 36000) {
-    walk("random_walk_without_memory", 1000000, allow);
+    walk("random_walk_without_memory", 1000000, allocations_allow);
 }

@@ -473,15 +473,19 @@ Test(prefix, groups_of_different_block_sizes) {
     OK(pagedcl_blocks_slots(blocks, seq, 2, 22, 1, &slot));
     cr_assert_eq(slot, manager_block(blocks, seq, 2, 2) * 8 + 6);
     OK(pagedcl_blocks_seq_free(blocks, seq));
-    /* A hit of 24 of 32 tokens ends a block in two groups, and is a part of one in the third. */
-    int32_t tokens[32];
-    memcpy(tokens, tokens_from(0), sizeof tokens);
-    tokens[24] = -1;
-    prompt = manager_prompt(tokens, 32);
-    int64_t num_cached;
-    OK(pagedcl_prefix_seq_create(blocks, &prompt, &seq, &num_cached));
-    cr_assert_eq(num_cached, 24);
-    cr_assert_eq(manager_append(blocks, seq, 1), 1);
+    /* Found whole or not at all. */
+    cr_assert_eq(manager_peek(blocks, &prompt), 32);
+    prompt.num_tokens = 31;
+    cr_assert_eq(manager_peek(blocks, &prompt), 16);
+    prompt.num_tokens = 37;
+    /* A fork inside a unit keeps blocks that are known: what it writes there is not. */
+    pagedcl_seq fork = 0;
+    seq = manager_admit(blocks, &prompt, NULL);
+    OK(pagedcl_blocks_share(blocks, seq, 22, &fork));
+    cr_assert_eq(manager_append(blocks, fork, 20), 3);
+    OK(pagedcl_prefix_record(blocks, fork, tokens_from(700), 20));
+    cr_assert_eq(manager_stats(blocks).stored, 2 * (4 + 1 + 2));
+    cr_assert_eq(manager_peek(blocks, &prompt), 32);
     manager_destroy(blocks);
 
     const int32_t bad[][2] = {{4, 6}, {1, 257}, {16, 24}, {-1, 4}};

@@ -5,6 +5,7 @@
  * names a copy. After every call each sequence must read back exactly its own tokens through its tables.
  */
 #include "blocks.h"
+#include "support/allocations.h"
 #include "support/random.h"
 
 #include <pagedcl/blocks.h>
@@ -597,29 +598,6 @@ Test(sequences, handles_are_never_reused) {
     model_destroy(&m);
 }
 
-/* Allocations of the library that may still succeed; below 0: all. The linker gives it these two for its own. */
-static int64_t allowed_allocations = -1;
-
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *memory, size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *memory, size_t size);
-
-static bool allocation_allowed(void) {
-    if (allowed_allocations == 0)
-        return false;
-    allowed_allocations -= allowed_allocations > 0;
-    return true;
-}
-
-void *__wrap_calloc(size_t count, size_t size) {
-    return allocation_allowed() ? __real_calloc(count, size) : NULL;
-}
-
-void *__wrap_realloc(void *memory, size_t size) {
-    return allocation_allowed() ? __real_realloc(memory, size) : NULL;
-}
-
 Test(sequences, out_of_memory_changes_nothing) {
     pagedcl_blocks_desc desc = PAGEDCL_BLOCKS_DESC_INIT;
     desc.num_blocks = 8;
@@ -627,9 +605,9 @@ Test(sequences, out_of_memory_changes_nothing) {
     pagedcl_status status = PAGEDCL_OUT_OF_MEMORY;
     for (int64_t allowed = 0; status != PAGEDCL_SUCCESS; allowed++) {
         pagedcl_blocks *blocks = NULL;
-        allowed_allocations = allowed;
+        allocations_allow(allowed);
         status = pagedcl_blocks_create(&desc, &blocks);
-        allowed_allocations = -1;
+        allocations_allow(-1);
         cr_assert_eq(status, allowed < 4 ? PAGEDCL_OUT_OF_MEMORY : PAGEDCL_SUCCESS);
         cr_assert_eq(blocks == NULL, status != PAGEDCL_SUCCESS);
         pagedcl_blocks_destroy(blocks);
@@ -640,31 +618,30 @@ Test(sequences, out_of_memory_changes_nothing) {
     pagedcl_seq made = 77, others[15];
     pagedcl_block_copy copies[3];
     size_t num_copies = 77;
-    allowed_allocations = 0;
+    allocations_allow(0);
     cr_assert_eq(pagedcl_blocks_seq_create(m.blocks, &made), PAGEDCL_OUT_OF_MEMORY);
-    allowed_allocations = -1;
+    allocations_allow(-1);
     model_create(&m, 0);
     model_append(&m, 0, 6);
     model_share(&m, 0, 6, 1);
     model_check(&m);
 
     /* The table cannot grow, though there are blocks, and a copy would come before. */
-    allowed_allocations = 0;
+    allocations_allow(0);
     cr_assert_eq(pagedcl_blocks_append(m.blocks, m.seqs[1].handle, 4, copies, &num_copies), PAGEDCL_OUT_OF_MEMORY);
     cr_assert_eq(pagedcl_blocks_share(m.blocks, m.seqs[0].handle, 5, &made), PAGEDCL_OUT_OF_MEMORY);
-    allowed_allocations = -1;
+    allocations_allow(-1);
     model_check(&m);
 
     /* The list of sequences cannot grow; then it can, but there is no memory for the table. */
     for (int i = 0; i < 14; i++)
         OK(pagedcl_blocks_seq_create(m.blocks, &others[i]));
     cr_assert_eq(m.blocks->num_seqs, m.blocks->seq_capacity);
-    for (allowed_allocations = 0; allowed_allocations < 2; allowed_allocations++) {
-        int64_t allowed = allowed_allocations;
+    for (int64_t allowed = 0; allowed < 2; allowed++) {
+        allocations_allow(allowed);
         cr_assert_eq(pagedcl_blocks_share(m.blocks, m.seqs[0].handle, 5, &made), PAGEDCL_OUT_OF_MEMORY);
-        allowed_allocations = allowed;
     }
-    allowed_allocations = -1;
+    allocations_allow(-1);
     for (int i = 0; i < 14; i++)
         OK(pagedcl_blocks_seq_free(m.blocks, others[i]));
     cr_assert(made == 77 && num_copies == 77);

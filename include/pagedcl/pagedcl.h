@@ -15,6 +15,7 @@
 
 #include <pagedcl/attn.h>
 #include <pagedcl/blocks.h>
+#include <pagedcl/blocks_file.h>
 #include <pagedcl/blocks_report.h>
 #include <pagedcl/cache.h>
 #include <pagedcl/device.h>

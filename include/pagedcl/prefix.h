@@ -8,7 +8,8 @@
  *
  * A block is known by its parent (the block before it), its tokens and the extra keys of its positions, and is found
  * by a chained hash of these; a hit compares all of them, so that a hash never decides alone. When block sizes differ
- * by group, the largest one is the unit that is found. Blocks stay known while their sequence lives and, afterwards,
+ * by group, the largest one is the unit that is found, whole only, and a fork that leaves its parent inside a unit is
+ * not recorded any further. Blocks stay known while their sequence lives and, afterwards,
  * until their memory is needed: then the least recently used of the lowest priority goes first, and with it all blocks
  * behind it, since nothing would lead to them. With a manager made without prefix_cache nothing is ever found.
  *

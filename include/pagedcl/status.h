@@ -38,7 +38,8 @@ extern "C" {
     X(OPENCL_ERROR, 19, "an OpenCL call failed")                                   \
     X(IO_ERROR, 21, "a file could not be read or written")                         \
     X(NEVER_FITS, 22, "larger than the whole pool")                                \
-    X(NOT_READY, 23, "the sequence is not ready for that")
+    X(NOT_READY, 23, "the sequence is not ready for that")                         \
+    X(BAD_FILE, 24, "the file is damaged or of another kind")
 
 typedef enum pagedcl_status {
 #define PAGEDCL_STATUS_ENUM(name, value, text) PAGEDCL_##name = value,

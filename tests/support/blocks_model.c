@@ -264,7 +264,7 @@ static int64_t expected_hit(const model *m, const model_seq *s, int64_t num_toke
     }
     uint64_t parent = units == 0 ? model_salt(s->salt) : s->values[units * m->unit - 1];
     int64_t longest = min_partial > 1 ? min_partial - 1 : 0, found = 0;
-    for (int32_t block = 0; block < m->num_blocks; block++) {
+    for (int32_t block = 0; block < m->num_blocks && !m->sizes_differ; block++) {
         const model_known *known = &m->known[block];
         int64_t common = 0;
         if (!known->known || known->unit != units || known->parent != parent)
@@ -656,6 +656,7 @@ static void start(model *m) {
         m->group[g] = (model_group){shapes[shape].block_sizes[g], shapes[shape].windows[g]};
         m->unit = m->group[g].block_size > m->unit ? m->group[g].block_size : m->unit;
         m->windowed |= m->group[g].window > 0;
+        m->sizes_differ |= m->group[g].block_size != m->group[0].block_size;
     }
     m->budget = -1;
 }

@@ -62,7 +62,7 @@ typedef struct model {
     pagedcl_blocks_stats before;
     int32_t num_blocks, num_groups, unit;
     model_group group[MODEL_GROUPS];
-    bool prefix, wipe, windowed;
+    bool prefix, wipe, windowed, sizes_differ;
 
     model_seq seqs[MODEL_SEQS];
     uint64_t pool[MODEL_GROUPS][MODEL_BLOCKS * MODEL_BLOCK_SIZE];

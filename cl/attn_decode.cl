@@ -15,17 +15,22 @@
 
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
 attn_decode(const __global int *plan, int2 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
-            NEW_PARAMS RESULT_PARAMS, float scale_log2, int causal) {
-    keys_source keys = {KEYS_SOURCE};
-    new_source fresh = NEW_SOURCE;
-    attn_result_target target = RESULT_TARGET;
+            ROTARY_PARAMS, MASK_PARAMS, RESULT_PARAMS, PARTIAL_PARAMS, NEW_PARAMS) {
+    const keys_source keys = KEYS_SOURCE;
+    const rotary_source rotary = ROTARY_SOURCE;
+    const new_source fresh = NEW_SOURCE;
+    const mask_source mask = MASK_SOURCE;
+    const attn_result_target target = RESULT_TARGET;
     attn_problem p;
-    p.keys = keys;
-    p.fresh = fresh;
-    p.causal = causal;
-    p.kv_head = get_group_id(1);
     problem_from_plan(&p, plan, sections, get_group_id(0));
+    p.kv_head = get_group_id(1);
+    p.keys = keys;
+    p.rotary = rotary;
+    p.fresh = fresh;
+    p.mask = mask;
     TILE_MEMORY(memory);
-    attn_tile(&p, q, q_layout, scale_log2, memory, target);
-    store_new(&p, get_local_id(0), TUNE_WG);
+    attn_tile(&p, q, q_layout, memory, target);
+    /* One work-group for each part and KV head: that of the first rows. */
+    if (p.first_row == 0)
+        store_new(&p, get_local_id(0), TUNE_WG);
 }

@@ -18,11 +18,11 @@ static long element_at(long4 layout) {
 /* Elements to floats. Launch: (head_dim / 8, heads, tokens). */
 __kernel void attn_gather_load_q(const __global STORAGE(Q) *from, long4 from_layout, __global float *to,
                                  long4 to_layout) {
-    vstore8(LOAD8(Q)(from + element_at(from_layout)), 0, to + element_at(to_layout));
+    vstore8(LOAD8(Q)(from, element_at(from_layout)), 0, to + element_at(to_layout));
 }
 __kernel void attn_gather_load_kv(const __global STORAGE(KV) *from, long4 from_layout, __global float *to,
                                   long4 to_layout) {
-    vstore8(LOAD8(KV)(from + element_at(from_layout)), 0, to + element_at(to_layout));
+    vstore8(LOAD8(KV)(from, element_at(from_layout)), 0, to + element_at(to_layout));
 }
 
 /* How many keys a query row sees: the first ones. */
@@ -102,5 +102,5 @@ __kernel void attn_gather_store(const __global float *result, long4 result_layou
     float8 x = 0;
     if (visible_keys((int)get_global_id(2), seqlen_q, seqlen_k, causal) > 0)
         x = vload8(0, result + element_at(result_layout));
-    STORE8(OUT)(x, out + element_at(out_layout));
+    STORE8(OUT)(x, out, element_at(out_layout));
 }

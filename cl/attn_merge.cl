@@ -7,13 +7,19 @@
 #define WITH_PAGED 0
 #define WITH_APPEND 0
 #define WITH_SPLITS 1
+#define WITH_SOFTCAP 0
+#define WITH_ALIBI 0
+#define WITH_TREE 0
+#define ROTARY_DIM 0
+#define ROTARY_INTERLEAVED 0
 #define TUNE_ROWS 1
 #define TUNE_KEYS 1
 #include "lib/attn_result.h"
 
 /* sections: x the list of sequences to merge, y records. seqlen_q: query rows of each. */
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
-attn_merge(const __global int *plan, int2 sections, int seqlen_q, RESULT_PARAMS) {
+attn_merge(const __global int *plan, int2 sections, int seqlen_q, const __global float *sinks, long sinks_offset,
+           RESULT_PARAMS, PARTIAL_PARAMS) {
     const long step = (long)seqlen_q * NUM_HEADS; /* partial rows from one part to the next */
     const __global int *record =
         plan + sections.y + (long)plan[sections.x + get_group_id(0) / step] * RECORD_INTS;
@@ -31,14 +37,15 @@ attn_merge(const __global int *plan, int2 sections, int seqlen_q, RESULT_PARAMS)
     for (int s = 0; s < num_splits; s++)
         row_sum += partial_sums[(first + s * step) * 2 + 1] * exp2(partial_sums[(first + s * step) * 2] - base);
 
+    const attn_row_end end = row_end(row_max, row_sum, sinks + sinks_offset, head);
     const long row = (long)record[0] + token;
-    for (int d = get_local_id(0); d < HEAD_DIM; d += TUNE_WG) {
+    for (int d = get_local_id(0); d < HEAD_DIM_V; d += TUNE_WG) {
         float acc = 0;
         for (int s = 0; s < num_splits; s++)
-            acc += partial_acc[(first + s * step) * HEAD_DIM + d] *
+            acc += partial_acc[(first + s * step) * HEAD_DIM_V + d] *
                    exp2(partial_sums[(first + s * step) * 2] - base);
-        STORE1(OUT)(row_sum == 0 ? 0 : acc / row_sum, out + layout_at(out_layout, row, head) + d);
+        STORE1(OUT)(acc / end.divisor, out, layout_at(out_layout, row, head) + d);
     }
-    if (get_local_id(0) == 0 && lse_offset >= 0)
-        lse[lse_offset + row * NUM_HEADS + head] = row_sum == 0 ? -INFINITY : row_max * LN_2 + log(row_sum);
+    if (get_local_id(0) == 0)
+        store_lse(lse, lse_offset, row, head, end.lse);
 }

@@ -13,14 +13,17 @@
 
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
 attn_varlen(const __global int *plan, int2 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
-            RESULT_PARAMS, float scale_log2, int causal) {
-    keys_source keys = {KEYS_SOURCE};
-    attn_result_target target = RESULT_TARGET;
+            ROTARY_PARAMS, MASK_PARAMS, RESULT_PARAMS) {
+    const keys_source keys = KEYS_SOURCE;
+    const rotary_source rotary = ROTARY_SOURCE;
+    const mask_source mask = MASK_SOURCE;
+    const attn_result_target target = RESULT_TARGET;
     attn_problem p;
-    p.keys = keys;
-    p.causal = causal;
-    p.kv_head = get_group_id(1);
     problem_from_plan(&p, plan, sections, get_group_id(0));
+    p.kv_head = get_group_id(1);
+    p.keys = keys;
+    p.rotary = rotary;
+    p.mask = mask;
     TILE_MEMORY(memory);
-    attn_tile(&p, q, q_layout, scale_log2, memory, target);
+    attn_tile(&p, q, q_layout, memory, target);
 }

@@ -1,25 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Copies whole blocks inside a pool, bit for bit: pairs[2i] to pairs[2i+1]. No block is written that another pair of
- * the same launch reads or writes. One work-item moves 8 elements of K and of V. Launch: one dimension of
- * num_pairs * BLOCK_SIZE * NUM_KV_HEADS * HEAD_DIM / 8 work-items or more.
+ * the same launch reads or writes. One work-item moves 8 elements of K and of V of one token and head. Launch: one
+ * dimension of num_pairs * BLOCK_SIZE * NUM_KV_HEADS * ROW_VECTORS work-items or more,
+ * ROW_VECTORS = ceil(max(HEAD_DIM, HEAD_DIM_V) / 8).
  */
 #include "lib/pool.h"
 
-__kernel void cache_copy(POOL_PARAMS(k_pool), POOL_PARAMS(v_pool), int segment_shift, const __global int *pairs,
-                         long pairs_offset, long num_pairs) {
-    const long block_vectors = (long)BLOCK_SIZE * NUM_KV_HEADS * (HEAD_DIM / 8);
+static void copy8(pool_row from, pool_row to, int d, int dim) {
+    if (d + 8 <= dim)
+        vstore8(vload8(0, from.base + from.at + d), 0, to.base + to.at + d);
+    else
+        for (int j = d; j < dim; j++)
+            to.base[to.at + j] = from.base[from.at + j];
+}
+
+__kernel void cache_copy(POOL_PARAMS, const __global int *pairs, long pairs_offset, long num_pairs) {
     long i = (long)get_global_id(0);
-    long pair = i / block_vectors;
+    long pair = i / ((long)BLOCK_SIZE * NUM_KV_HEADS * ROW_VECTORS);
     if (pair >= num_pairs)
         return;
-    long element = i % block_vectors * 8;
+    int kv_head = (int)(i / ROW_VECTORS % NUM_KV_HEADS);
+    int token = (int)(i / (ROW_VECTORS * NUM_KV_HEADS) % BLOCK_SIZE);
+    int d = (int)(i % ROW_VECTORS) * 8;
     int from = pairs[pairs_offset + 2 * pair];
     int to = pairs[pairs_offset + 2 * pair + 1];
-    pool keys = POOL(k_pool);
-    pool values = POOL(v_pool);
-    vstore8(vload8(0, pool_row(&keys, segment_shift, from, 0, 0) + element), 0,
-            pool_row(&keys, segment_shift, to, 0, 0) + element);
-    vstore8(vload8(0, pool_row(&values, segment_shift, from, 0, 0) + element), 0,
-            pool_row(&values, segment_shift, to, 0, 0) + element);
+    pool keys = POOL_KEYS;
+    pool values = POOL_VALUES;
+    copy8(pool_row_at(&keys, from, token, kv_head), pool_row_at(&keys, to, token, kv_head), d, HEAD_DIM);
+    if (!V_IN_K)
+        copy8(pool_row_at(&values, from, token, kv_head), pool_row_at(&values, to, token, kv_head), d, HEAD_DIM_V);
 }

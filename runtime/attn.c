@@ -10,7 +10,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MAX_HEAD_DIM = 256, MERGE_WORK_GROUP = 64 };
+enum { MAX_HEAD_DIM = 576, SMALL_WORK_GROUP = 64 };
+
+static const char *const kernel_names[PCL_ATTN_KERNELS] = {
+    [PCL_ATTN_VARLEN] = "attn_varlen",
+    [PCL_ATTN_DECODE] = "attn_decode",
+    [PCL_ATTN_MERGE] = "attn_merge",
+    [PCL_ATTN_APPEND] = "attn_append",
+};
 
 /* A field that the cache gives: 0 or the same. */
 static pagedcl_status take(const char *name, int32_t *field, int32_t of_cache) {
@@ -24,6 +31,7 @@ static pagedcl_status take_from_cache(pagedcl_attn_desc *own) {
     const pagedcl_cache_desc *cache = &own->cache->desc;
     PCL_TRY(take("num_kv_heads", &own->num_kv_heads, cache->num_kv_heads));
     PCL_TRY(take("head_dim", &own->head_dim, cache->head_dim));
+    PCL_TRY(take("head_dim_v", &own->head_dim_v, cache->head_dim_v));
     int32_t kv_dtype = (int32_t)own->kv_dtype;
     PCL_TRY(take("kv_dtype", &kv_dtype, (int32_t)cache->dtype));
     own->kv_dtype = cache->dtype;
@@ -36,22 +44,23 @@ static pagedcl_status check_dtype(const char *name, pagedcl_dtype dtype) {
     return PAGEDCL_SUCCESS;
 }
 
-/* Checks a description and fills in its defaults. */
-static pagedcl_status read_desc(const pagedcl_device *device, const pagedcl_attn_desc *desc, pagedcl_attn_desc *own) {
-    PCL_TRY(PCL_READ_STRUCT(own, desc, tier));
-    if (own->cache != NULL) {
-        if (own->cache->device != device)
-            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "the cache is on another pagedcl_device");
-        PCL_TRY(take_from_cache(own));
-    }
+static pagedcl_status check_flag(const char *name, int32_t value) {
+    if (value != 0 && value != 1)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "%s is %d, not 0 or 1", name, value);
+    return PAGEDCL_SUCCESS;
+}
+
+static pagedcl_status read_shape(pagedcl_attn_desc *own) {
     if (own->num_heads < 1 || own->num_kv_heads < 1 || own->num_heads % own->num_kv_heads != 0)
         return pcl_fail(PAGEDCL_INVALID_HEADS, "num_heads %d is not a positive multiple of num_kv_heads %d",
                         own->num_heads, own->num_kv_heads);
     if (own->num_kv_heads > 65535)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "num_kv_heads %d is more than 65535", own->num_kv_heads);
-    if (own->head_dim < 8 || own->head_dim > MAX_HEAD_DIM || own->head_dim % 8 != 0)
-        return pcl_fail(PAGEDCL_UNSUPPORTED, "head_dim %d is not a multiple of 8 from 8 to %d", own->head_dim,
-                        MAX_HEAD_DIM);
+    if (own->head_dim_v == 0)
+        own->head_dim_v = own->head_dim;
+    if (own->head_dim < 1 || own->head_dim > MAX_HEAD_DIM || own->head_dim_v < 1 || own->head_dim_v > MAX_HEAD_DIM)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "head_dim %d and head_dim_v %d must be 1 to %d", own->head_dim,
+                        own->head_dim_v, MAX_HEAD_DIM);
     if (own->q_dtype == PAGEDCL_DTYPE_DEFAULT)
         own->q_dtype = own->kv_dtype != PAGEDCL_DTYPE_DEFAULT ? own->kv_dtype : PAGEDCL_FLOAT16;
     if (own->kv_dtype == PAGEDCL_DTYPE_DEFAULT)
@@ -60,13 +69,53 @@ static pagedcl_status read_desc(const pagedcl_device *device, const pagedcl_attn
         own->out_dtype = own->q_dtype;
     PCL_TRY(check_dtype("q_dtype", own->q_dtype));
     PCL_TRY(check_dtype("kv_dtype", own->kv_dtype));
-    PCL_TRY(check_dtype("out_dtype", own->out_dtype));
+    return check_dtype("out_dtype", own->out_dtype);
+}
+
+static pagedcl_status read_scores(pagedcl_attn_desc *own) {
     if (own->softmax_scale == 0)
         own->softmax_scale = 1.0f / sqrtf((float)own->head_dim);
     if (!isfinite(own->softmax_scale))
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "softmax_scale is not finite");
-    if (own->causal != 0 && own->causal != 1)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "causal is %d, not 0 or 1", own->causal);
+    if (!isfinite(own->softcap) || own->softcap < 0)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "softcap %g is not a number from 0 up", (double)own->softcap);
+    PCL_TRY(check_flag("causal", own->causal));
+    PCL_TRY(check_flag("has_window", own->has_window));
+    PCL_TRY(check_flag("has_alibi", own->has_alibi));
+    PCL_TRY(check_flag("has_sinks", own->has_sinks));
+    PCL_TRY(check_flag("has_tree", own->has_tree));
+    PCL_TRY(check_flag("rotary_interleaved", own->rotary_interleaved));
+    if (!own->has_window) {
+        /* -1 is what a description reads back as. */
+        if (own->window_left > 0 || own->window_right > 0)
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "window_left and window_right are set, but has_window is not");
+        own->window_left = own->window_right = -1;
+    }
+    if (own->window_left < -1 || own->window_right < -1)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "window_left %d and window_right %d must be at least -1",
+                        own->window_left, own->window_right);
+    if (own->causal)
+        own->window_right = 0;
+    if (own->rotary_dim < 0 || own->rotary_dim % 2 != 0 || own->rotary_dim > own->head_dim)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "rotary_dim %d is not an even number up to head_dim %d",
+                        own->rotary_dim, own->head_dim);
+    return PAGEDCL_SUCCESS;
+}
+
+/* Checks a description and fills in its defaults. */
+static pagedcl_status read_desc(const pagedcl_device *device, const pagedcl_attn_desc *desc, pagedcl_attn_desc *own) {
+    PCL_TRY(PCL_READ_STRUCT(own, desc, tier));
+    if (own->cache != NULL) {
+        if (own->cache->device != device)
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "the cache is on another pagedcl_device");
+        PCL_TRY(take_from_cache(own));
+    }
+    PCL_TRY(read_shape(own));
+    PCL_TRY(read_scores(own));
+    if (own->paths < PAGEDCL_PATH_ALL || own->paths > PAGEDCL_PATH_DECODE ||
+        (own->paths == PAGEDCL_PATH_DECODE && own->cache == NULL))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "paths %d is not one of pagedcl_path, or decode without a cache",
+                        (int)own->paths);
     if (own->tier == PAGEDCL_TIER_AUTO)
         own->tier = device->info.tier;
     if (own->tier != PAGEDCL_TIER_PORTABLE && own->tier != PAGEDCL_TIER_CPU)
@@ -74,45 +123,92 @@ static pagedcl_status read_desc(const pagedcl_device *device, const pagedcl_attn
     return PAGEDCL_SUCCESS;
 }
 
-static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which, const char *kernel) {
+/* The macros that all kernels of the operator share. */
+static void name_shape(pagedcl_attn *attn, pcl_attn_kernel which) {
     const pagedcl_attn_desc *desc = &attn->desc;
     pcl_variant *variant = &attn->variants[which];
-    pcl_variant_init(variant, kernel);
-    pcl_variant_int(variant, "TIER_CPU", desc->tier == PAGEDCL_TIER_CPU);
+    pcl_variant_init(variant, kernel_names[which]);
     pcl_variant_int(variant, "NUM_HEADS", desc->num_heads);
-    if (desc->cache != NULL) {
+    if (desc->cache != NULL && which != PCL_ATTN_MERGE) {
         pcl_cache_macros(desc->cache, variant);
     } else {
         pcl_variant_int(variant, "NUM_KV_HEADS", desc->num_kv_heads);
         pcl_variant_int(variant, "HEAD_DIM", desc->head_dim);
+        pcl_variant_int(variant, "HEAD_DIM_V", desc->head_dim_v);
         pcl_variant_dtype(variant, "KV_DTYPE", desc->kv_dtype);
     }
-    if (which == PCL_ATTN_VARLEN)
-        pcl_variant_int(variant, "WITH_PAGED", desc->cache != NULL);
     pcl_variant_dtype(variant, "Q_DTYPE", desc->q_dtype);
     pcl_variant_dtype(variant, "OUT_DTYPE", desc->out_dtype);
     pcl_variant_int(variant, "TUNE_WG", attn->tuning[which].work_group);
+}
+
+static void name_rotary(pagedcl_attn *attn, pcl_attn_kernel which) {
+    pcl_variant_int(&attn->variants[which], "ROTARY_DIM", attn->desc.rotary_dim);
+    pcl_variant_int(&attn->variants[which], "ROTARY_INTERLEAVED", attn->desc.rotary_interleaved);
+}
+
+static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
+    const pagedcl_attn_desc *desc = &attn->desc;
+    pcl_variant *variant = &attn->variants[which];
+    name_shape(attn, which);
+    name_rotary(attn, which);
+    pcl_variant_int(variant, "TIER_CPU", desc->tier == PAGEDCL_TIER_CPU);
+    if (which == PCL_ATTN_VARLEN)
+        pcl_variant_int(variant, "WITH_PAGED", desc->cache != NULL);
+    pcl_variant_int(variant, "WITH_SOFTCAP", desc->softcap != 0);
+    pcl_variant_int(variant, "WITH_ALIBI", desc->has_alibi);
+    pcl_variant_int(variant, "WITH_SINKS", desc->has_sinks);
+    pcl_variant_int(variant, "WITH_TREE", desc->has_tree);
     pcl_variant_int(variant, "TUNE_ROWS", attn->tuning[which].rows);
     pcl_variant_int(variant, "TUNE_KEYS", attn->tuning[which].keys);
 }
 
-static void name_merge(pagedcl_attn *attn, int32_t max_work_group) {
+/* The variants with work-groups of that size. */
+static void name_variants(pagedcl_attn *attn, int32_t work_group) {
     const pagedcl_attn_desc *desc = &attn->desc;
-    pcl_variant *variant = &attn->variants[PCL_ATTN_MERGE];
-    attn->tuning[PCL_ATTN_MERGE] =
-        (pcl_attn_tuning){.work_group = max_work_group < MERGE_WORK_GROUP ? max_work_group : MERGE_WORK_GROUP};
-    pcl_variant_init(variant, "attn_merge");
-    pcl_variant_int(variant, "NUM_HEADS", desc->num_heads);
-    pcl_variant_int(variant, "NUM_KV_HEADS", desc->num_kv_heads);
-    pcl_variant_int(variant, "HEAD_DIM", desc->head_dim);
-    pcl_variant_dtype(variant, "KV_DTYPE", desc->kv_dtype);
-    pcl_variant_dtype(variant, "Q_DTYPE", desc->q_dtype);
-    pcl_variant_dtype(variant, "OUT_DTYPE", desc->out_dtype);
-    pcl_variant_int(variant, "TUNE_WG", attn->tuning[PCL_ATTN_MERGE].work_group);
+    const pagedcl_device_info *info = &attn->device->info;
+    int32_t group = desc->num_heads / desc->num_kv_heads;
+    int32_t small = work_group < SMALL_WORK_GROUP ? work_group : SMALL_WORK_GROUP;
+    attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune(info, desc, PCL_MAX_ROWS, work_group);
+    attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc, group, work_group);
+    attn->tuning[PCL_ATTN_MERGE] = (pcl_attn_tuning){.work_group = small};
+    attn->tuning[PCL_ATTN_APPEND] = (pcl_attn_tuning){.work_group = desc->tier == PAGEDCL_TIER_CPU ? 1 : small};
+    name_attention(attn, PCL_ATTN_VARLEN);
+    name_attention(attn, PCL_ATTN_DECODE);
+    name_shape(attn, PCL_ATTN_MERGE);
+    pcl_variant_int(&attn->variants[PCL_ATTN_MERGE], "WITH_SINKS", desc->has_sinks);
+    name_shape(attn, PCL_ATTN_APPEND);
+    name_rotary(attn, PCL_ATTN_APPEND);
 }
 
-static size_t num_kernels(const pagedcl_attn *attn) {
-    return attn->desc.cache != NULL ? PCL_ATTN_KERNELS : 1;
+/* Whether the operator's plans launch the kernel. */
+static bool is_used(const pagedcl_attn *attn, pcl_attn_kernel which) {
+    bool paged = attn->desc.cache != NULL;
+    bool varlen = attn->desc.paths != PAGEDCL_PATH_DECODE, decode = attn->desc.paths != PAGEDCL_PATH_VARLEN;
+    switch (which) {
+    case PCL_ATTN_VARLEN:
+        return varlen;
+    case PCL_ATTN_APPEND:
+        return varlen && paged;
+    default:
+        return decode && paged;
+    }
+}
+
+/* Builds the programs of the kernels that are used, at once. */
+static pagedcl_status build_programs(pagedcl_attn *attn) {
+    pcl_variant variants[PCL_ATTN_KERNELS];
+    cl_program programs[PCL_ATTN_KERNELS] = {NULL};
+    size_t count = 0;
+    for (int i = 0; i < PCL_ATTN_KERNELS; i++)
+        if (is_used(attn, (pcl_attn_kernel)i))
+            variants[count++] = attn->variants[i];
+    PCL_TRY(pcl_variants_build(attn->device, variants, count, programs));
+    count = 0;
+    for (int i = 0; i < PCL_ATTN_KERNELS; i++)
+        if (is_used(attn, (pcl_attn_kernel)i))
+            attn->programs[i] = programs[count++];
+    return PAGEDCL_SUCCESS;
 }
 
 static void release_programs(pagedcl_attn *attn) {
@@ -126,7 +222,9 @@ static void release_programs(pagedcl_attn *attn) {
 /* Whether the device runs every kernel with its work-group: registers may allow less than the device's limit. */
 static pagedcl_status fits_work_group(const pagedcl_attn *attn, bool *fits) {
     *fits = true;
-    for (size_t i = 0; i < num_kernels(attn); i++) {
+    for (int i = 0; i < PCL_ATTN_KERNELS; i++) {
+        if (attn->programs[i] == NULL)
+            continue;
         cl_kernel kernel = NULL;
         PCL_TRY(pcl_variant_kernel(&attn->variants[i], attn->programs[i], &kernel));
         size_t limit = 0;
@@ -142,20 +240,14 @@ static pagedcl_status fits_work_group(const pagedcl_attn *attn, bool *fits) {
 
 /* Builds with the largest work-group that the device and then the kernels allow. */
 static pagedcl_status build(pagedcl_attn *attn) {
-    const pagedcl_attn_desc *desc = &attn->desc;
     const pagedcl_device_info *info = &attn->device->info;
     int32_t work_group = PCL_MAX_WORK_GROUP;
     while ((uint64_t)work_group > info->max_work_group_size && work_group > 1)
         work_group /= 2;
     for (; work_group > 0; work_group /= 2) {
-        int32_t group = desc->num_heads / desc->num_kv_heads;
-        attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune(info, desc->tier, desc->head_dim, PCL_MAX_ROWS, work_group);
-        attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc->tier, desc->head_dim, group, work_group);
-        name_attention(attn, PCL_ATTN_VARLEN, "attn_varlen");
-        name_attention(attn, PCL_ATTN_DECODE, "attn_decode");
-        name_merge(attn, work_group);
+        name_variants(attn, work_group);
         release_programs(attn);
-        PCL_TRY(pcl_variants_build(attn->device, attn->variants, num_kernels(attn), attn->programs));
+        PCL_TRY(build_programs(attn));
         bool fits = false;
         PCL_TRY(fits_work_group(attn, &fits));
         if (fits)

@@ -9,7 +9,13 @@
 
 #include <stdatomic.h>
 
-typedef enum pcl_attn_kernel { PCL_ATTN_VARLEN, PCL_ATTN_DECODE, PCL_ATTN_MERGE, PCL_ATTN_KERNELS } pcl_attn_kernel;
+typedef enum pcl_attn_kernel {
+    PCL_ATTN_VARLEN, /* without a cache this one alone */
+    PCL_ATTN_DECODE,
+    PCL_ATTN_MERGE,
+    PCL_ATTN_APPEND,
+    PCL_ATTN_KERNELS
+} pcl_attn_kernel;
 
 struct pagedcl_attn {
     atomic_int references;
@@ -17,7 +23,7 @@ struct pagedcl_attn {
     pagedcl_attn_desc desc; /* without defaults; its cache is retained */
     pcl_attn_tuning tuning[PCL_ATTN_KERNELS];
     pcl_variant variants[PCL_ATTN_KERNELS];
-    cl_program programs[PCL_ATTN_KERNELS]; /* without a cache: varlen alone */
+    cl_program programs[PCL_ATTN_KERNELS];
 };
 
 /* One more owner; pagedcl_attn_destroy drops it. */

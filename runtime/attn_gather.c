@@ -109,14 +109,35 @@ static pagedcl_status create_kernels(pagedcl_attn_gather *gather) {
     return code == CL_SUCCESS ? PAGEDCL_SUCCESS : pcl_fail_opencl(code, "clCreateKernel");
 }
 
+/* The baseline is plain attention. */
+static pagedcl_status check_plain(const pagedcl_attn_desc *desc) {
+    const char *feature = desc->has_window                     ? "a window"
+                          : desc->softcap != 0                 ? "a softcap"
+                          : desc->has_alibi                    ? "ALiBi"
+                          : desc->has_sinks                    ? "sinks"
+                          : desc->rotary_dim != 0              ? "rotary embedding"
+                          : desc->has_tree                     ? "tree masks"
+                          : desc->head_dim_v != desc->head_dim ? "another head_dim for V"
+                          : desc->head_dim % 8 != 0            ? "a head_dim that is no multiple of 8"
+                          : desc->paths == PAGEDCL_PATH_DECODE ? "the decode path alone"
+                                                               : NULL;
+    if (feature != NULL)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "the gather baseline does not do %s: make an operator without it",
+                        feature);
+    return PAGEDCL_SUCCESS;
+}
+
 static pagedcl_status create(pagedcl_device *device, pagedcl_attn *attn, pagedcl_attn_gather *gather) {
     gather->device = device;
     gather->desc = (pagedcl_attn_desc)PAGEDCL_ATTN_DESC_INIT;
     PCL_TRY(pagedcl_attn_get_desc(attn, &gather->desc));
+    PCL_TRY(check_plain(&gather->desc));
     PCL_TRY(pagedcl_plan_create(attn, &gather->plan));
     if (gather->desc.cache != NULL) {
         pagedcl_cache_desc cache = PAGEDCL_CACHE_DESC_INIT;
         PCL_TRY(pagedcl_cache_get_desc(gather->desc.cache, &cache));
+        if (cache.v_in_k)
+            return pcl_fail(PAGEDCL_UNSUPPORTED, "the gather baseline does not do V that lies in K");
         gather->num_layers = cache.num_layers;
     }
     return create_kernels(gather);

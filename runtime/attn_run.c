@@ -7,6 +7,59 @@
 #include "struct_size.h"
 #include "tensor.h"
 
+#include <inttypes.h>
+
+/* Keys and values: packed, or new ones for the pool. */
+static pagedcl_status check_keys(const pagedcl_attn *attn, const pcl_plan_batch *batch, pagedcl_attn_args *own) {
+    const pagedcl_attn_desc *desc = &attn->desc;
+    if (desc->cache == NULL) {
+        PCL_TRY(pcl_tensor_check("k", &own->k, batch->total_k, desc->num_kv_heads, desc->head_dim, desc->kv_dtype,
+                                 &own->k));
+        return pcl_tensor_check("v", &own->v, batch->total_k, desc->num_kv_heads, desc->head_dim_v, desc->kv_dtype,
+                                &own->v);
+    }
+    if (own->k.mem != NULL || own->v.mem != NULL)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k and v are for packed keys, and the operator has a cache");
+    if (batch->total_new == 0 && (own->k_new.mem != NULL || own->v_new.mem != NULL))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k_new and v_new are given, but the plan does not append");
+    if (desc->cache->desc.v_in_k && own->v_new.mem != NULL)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "v_new is given, but V of this pool lies in K");
+    PCL_TRY(pcl_tensor_check("k_new", &own->k_new, batch->total_new, desc->num_kv_heads, desc->head_dim, desc->q_dtype,
+                             &own->k_new));
+    int64_t total_v_new = desc->cache->desc.v_in_k ? 0 : batch->total_new;
+    return pcl_tensor_check("v_new", &own->v_new, total_v_new, desc->num_kv_heads, desc->head_dim_v, desc->q_dtype,
+                            &own->v_new);
+}
+
+/* A buffer of floats that is given when, and only when, the operator has the feature. */
+static pagedcl_status check_floats(const char *name, bool wanted, cl_mem mem, int64_t offset, int64_t count) {
+    if (!wanted)
+        return mem == NULL ? PAGEDCL_SUCCESS
+                           : pcl_fail(PAGEDCL_INVALID_ARGUMENT, "%s is given, but the operator was made without", name);
+    return pcl_buffer_check(name, mem, offset, count, sizeof(cl_float));
+}
+
+static pagedcl_status check_features(const pagedcl_attn *attn, const pcl_plan_batch *batch,
+                                     const pagedcl_attn_args *own) {
+    const pagedcl_attn_desc *desc = &attn->desc;
+    int64_t slopes = desc->num_heads, last = batch->num_seqs > 0 ? batch->num_seqs - 1 : 0;
+    if (own->alibi_seq_stride < 0 || __builtin_mul_overflow(last, own->alibi_seq_stride, &last) ||
+        __builtin_add_overflow(slopes, last, &slopes))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "alibi_seq_stride is %" PRId64, own->alibi_seq_stride);
+    PCL_TRY(check_floats("alibi_slopes", desc->has_alibi, own->alibi_slopes, own->alibi_offset, slopes));
+    PCL_TRY(check_floats("sinks", desc->has_sinks, own->sinks, own->sinks_offset, desc->num_heads));
+    bool rotary = desc->rotary_dim > 0;
+    if (rotary && own->rotary_positions < batch->num_positions)
+        return pcl_fail(PAGEDCL_BUFFER_TOO_SMALL,
+                        "the rotary tables have %" PRId64 " positions, the longest sequence %" PRId64,
+                        own->rotary_positions, batch->num_positions);
+    int64_t angles = 0;
+    if (rotary && __builtin_mul_overflow(own->rotary_positions, desc->rotary_dim / 2, &angles))
+        return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "rotary_positions is %" PRId64, own->rotary_positions);
+    PCL_TRY(check_floats("rotary_cos", rotary, own->rotary_cos, own->rotary_cos_offset, angles));
+    return check_floats("rotary_sin", rotary, own->rotary_sin, own->rotary_sin_offset, angles);
+}
+
 /* Checks the tensors of a run against the plan and fills in their default strides. */
 static pagedcl_status read_args(const pagedcl_attn *attn, const pagedcl_plan *plan, const pagedcl_attn_args *args,
                                 pagedcl_attn_args *own) {
@@ -18,37 +71,19 @@ static pagedcl_status read_args(const pagedcl_attn *attn, const pagedcl_plan *pl
     else if (own->layer != 0)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "layer is %d, but packed keys have no layers", own->layer);
     PCL_TRY(pcl_tensor_check("q", &own->q, batch->total_q, desc->num_heads, desc->head_dim, desc->q_dtype, &own->q));
-    PCL_TRY(pcl_tensor_check("out", &own->out, batch->total_q, desc->num_heads, desc->head_dim, desc->out_dtype,
+    PCL_TRY(pcl_tensor_check("out", &own->out, batch->total_q, desc->num_heads, desc->head_dim_v, desc->out_dtype,
                              &own->out));
-    if (desc->cache == NULL) {
-        PCL_TRY(pcl_tensor_check("k", &own->k, batch->total_k, desc->num_kv_heads, desc->head_dim, desc->kv_dtype,
-                                 &own->k));
-        PCL_TRY(pcl_tensor_check("v", &own->v, batch->total_k, desc->num_kv_heads, desc->head_dim, desc->kv_dtype,
-                                 &own->v));
-    } else if (own->k.mem != NULL || own->v.mem != NULL) {
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k and v are for packed keys, and the operator has a cache");
-    }
-    if (batch->total_new == 0 && (own->k_new.mem != NULL || own->v_new.mem != NULL))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k_new and v_new are given, but the plan does not append");
-    PCL_TRY(pcl_tensor_check("k_new", &own->k_new, batch->total_new, desc->num_kv_heads, desc->head_dim, desc->q_dtype,
-                             &own->k_new));
-    PCL_TRY(pcl_tensor_check("v_new", &own->v_new, batch->total_new, desc->num_kv_heads, desc->head_dim, desc->q_dtype,
-                             &own->v_new));
+    PCL_TRY(check_keys(attn, batch, own));
+    PCL_TRY(check_features(attn, batch, own));
     if (own->lse != NULL && batch->total_q > 0)
         PCL_TRY(pcl_buffer_check("lse", own->lse, own->lse_offset, batch->total_q * desc->num_heads, sizeof(cl_float)));
     return PAGEDCL_SUCCESS;
 }
 
-static void set_result(const pagedcl_attn_args *args, pcl_arguments *arguments) {
-    pcl_argument_tensor(arguments, &args->out);
-    /* Where no LSE is wanted the parameter must be a buffer all the same. */
-    pcl_argument_mem(arguments, args->lse != NULL ? args->lse : args->out.mem);
-    pcl_argument_long(arguments, args->lse != NULL ? args->lse_offset : -1);
-}
-
-static void set_partials(const pagedcl_plan *plan, const pagedcl_attn_args *args, pcl_arguments *arguments) {
-    pcl_argument_mem(arguments, plan->partial_acc != NULL ? plan->partial_acc : args->out.mem);
-    pcl_argument_mem(arguments, plan->partial_sums != NULL ? plan->partial_sums : args->out.mem);
+/* The setters below follow the kernels' parameter macros. A parameter that a kernel does not use must be a buffer all
+   the same: another one of the run stands in for it. */
+static void set_buffer(pcl_arguments *arguments, cl_mem mem, cl_mem stand_in) {
+    pcl_argument_mem(arguments, mem != NULL ? mem : stand_in);
 }
 
 static void set_plan(const pagedcl_plan *plan, int32_t first, pcl_arguments *arguments) {
@@ -57,38 +92,90 @@ static void set_plan(const pagedcl_plan *plan, int32_t first, pcl_arguments *arg
     pcl_argument(arguments, sizeof sections, &sections);
 }
 
-static void set_scale_and_mask(const pagedcl_attn *attn, pcl_arguments *arguments) {
+static void set_tensor(pcl_arguments *arguments, const pagedcl_tensor *tensor, cl_mem stand_in) {
+    pagedcl_tensor own = *tensor;
+    if (own.mem == NULL)
+        own = (pagedcl_tensor){.mem = stand_in};
+    pcl_argument_tensor(arguments, &own);
+}
+
+/* KEYS_PARAMS */
+static void set_keys(const pagedcl_attn *attn, const pagedcl_attn_args *args, pcl_arguments *arguments) {
+    if (attn->desc.cache != NULL) {
+        pcl_cache_arguments(attn->desc.cache, args->layer, arguments);
+        return;
+    }
+    set_tensor(arguments, &args->k, args->q.mem);
+    set_tensor(arguments, &args->v, args->q.mem);
+}
+
+/* ROTARY_PARAMS */
+static void set_rotary(const pagedcl_attn_args *args, cl_mem stand_in, pcl_arguments *arguments) {
+    set_buffer(arguments, args->rotary_cos, stand_in);
+    set_buffer(arguments, args->rotary_sin, stand_in);
+    cl_long2 offsets = {{args->rotary_cos_offset, args->rotary_sin_offset}};
+    pcl_argument(arguments, sizeof offsets, &offsets);
+}
+
+/* MASK_PARAMS */
+static void set_mask(const pagedcl_attn *attn, const pagedcl_attn_args *args, pcl_arguments *arguments) {
     const double log2_e = 1.4426950408889634;
-    pcl_argument_float(arguments, (float)(attn->desc.softmax_scale * log2_e));
-    pcl_argument_int(arguments, attn->desc.causal);
+    const pagedcl_attn_desc *desc = &attn->desc;
+    /* With a softcap c the product goes into c * tanh(s / c): q is scaled to give s / c. */
+    double q_scale = desc->softcap != 0 ? (double)desc->softmax_scale / desc->softcap : desc->softmax_scale * log2_e;
+    cl_float2 scale = {{(float)q_scale, (float)(desc->softcap * log2_e)}};
+    pcl_argument(arguments, sizeof scale, &scale);
+    cl_int2 window = {{desc->window_left, desc->window_right}};
+    pcl_argument(arguments, sizeof window, &window);
+    set_buffer(arguments, args->alibi_slopes, args->q.mem);
+    cl_long2 alibi_layout = {{args->alibi_offset, args->alibi_seq_stride}};
+    pcl_argument(arguments, sizeof alibi_layout, &alibi_layout);
+    set_buffer(arguments, args->sinks, args->q.mem);
+    pcl_argument_long(arguments, args->sinks_offset);
+}
+
+/* RESULT_PARAMS */
+static void set_result(const pagedcl_attn_args *args, pcl_arguments *arguments) {
+    pcl_argument_tensor(arguments, &args->out);
+    set_buffer(arguments, args->lse, args->out.mem);
+    pcl_argument_long(arguments, args->lse != NULL ? args->lse_offset : -1);
+}
+
+/* PARTIAL_PARAMS */
+static void set_partials(const pagedcl_plan *plan, const pagedcl_attn_args *args, pcl_arguments *arguments) {
+    set_buffer(arguments, plan->partial_acc, args->out.mem);
+    set_buffer(arguments, plan->partial_sums, args->out.mem);
+}
+
+/* NEW_PARAMS */
+static void set_new(const pagedcl_attn_args *args, cl_mem stand_in, pcl_arguments *arguments) {
+    set_tensor(arguments, &args->k_new, stand_in);
+    set_tensor(arguments, &args->v_new, stand_in);
+}
+
+static pagedcl_status enqueue_append(const pagedcl_attn *attn, const pagedcl_plan *plan, const pagedcl_attn_args *args,
+                                     pcl_chain *chain) {
+    pcl_arguments arguments = pcl_arguments_of(plan->kernels[PCL_ATTN_APPEND]);
+    set_plan(plan, plan->batch.appends, &arguments);
+    set_keys(attn, args, &arguments);
+    set_rotary(args, args->k_new.mem, &arguments);
+    set_new(args, args->k_new.mem, &arguments);
+    return pcl_launch_groups(chain, &arguments, plan->batch.num_appends, attn->desc.num_kv_heads,
+                             (size_t)attn->tuning[PCL_ATTN_APPEND].work_group);
 }
 
 static pagedcl_status enqueue_varlen(const pagedcl_attn *attn, const pagedcl_plan *plan, const pagedcl_attn_args *args,
                                      pcl_chain *chain) {
-    const pcl_plan_batch *batch = &plan->batch;
-    const pagedcl_cache *cache = attn->desc.cache;
-    if (batch->total_new > 0)
-        PCL_TRY(pcl_cache_enqueue_write(cache, chain, plan->write, args->layer, &args->k_new, &args->v_new,
-                                        attn->desc.q_dtype, pcl_upload_buffer(&plan->upload), batch->slots,
-                                        batch->total_new));
-    if (batch->num_work == 0)
-        return PAGEDCL_SUCCESS;
+    if (plan->batch.num_appends > 0)
+        PCL_TRY(enqueue_append(attn, plan, args, chain));
     pcl_arguments arguments = pcl_arguments_of(plan->kernels[PCL_ATTN_VARLEN]);
-    set_plan(plan, batch->work, &arguments);
+    set_plan(plan, plan->batch.work, &arguments);
     pcl_argument_tensor(&arguments, &args->q);
-    if (cache != NULL) {
-        pcl_cache_arguments(cache, args->layer, &arguments);
-    } else {
-        /* Without any key the buffers are not read, but must be there. */
-        pagedcl_tensor k = args->k, v = args->v;
-        if (batch->total_k == 0)
-            k.mem = v.mem = args->q.mem;
-        pcl_argument_tensor(&arguments, &k);
-        pcl_argument_tensor(&arguments, &v);
-    }
+    set_keys(attn, args, &arguments);
+    set_rotary(args, args->q.mem, &arguments);
+    set_mask(attn, args, &arguments);
     set_result(args, &arguments);
-    set_scale_and_mask(attn, &arguments);
-    return pcl_launch_groups(chain, &arguments, batch->num_work, attn->desc.num_kv_heads,
+    return pcl_launch_groups(chain, &arguments, plan->batch.num_work, attn->desc.num_kv_heads,
                              (size_t)attn->tuning[PCL_ATTN_VARLEN].work_group);
 }
 
@@ -98,6 +185,8 @@ static pagedcl_status enqueue_merge(const pagedcl_attn *attn, const pagedcl_plan
     pcl_arguments arguments = pcl_arguments_of(plan->kernels[PCL_ATTN_MERGE]);
     set_plan(plan, batch->merges, &arguments);
     pcl_argument_int(&arguments, batch->seqlen_q);
+    set_buffer(&arguments, args->sinks, args->q.mem);
+    pcl_argument_long(&arguments, args->sinks_offset);
     set_result(args, &arguments);
     set_partials(plan, args, &arguments);
     return pcl_launch_groups(chain, &arguments, batch->num_merges * batch->seqlen_q * attn->desc.num_heads, 1,
@@ -106,30 +195,23 @@ static pagedcl_status enqueue_merge(const pagedcl_attn *attn, const pagedcl_plan
 
 static pagedcl_status enqueue_decode(const pagedcl_attn *attn, const pagedcl_plan *plan, const pagedcl_attn_args *args,
                                      pcl_chain *chain) {
-    const pcl_plan_batch *batch = &plan->batch;
-    if (batch->num_work == 0)
-        return PAGEDCL_SUCCESS;
     pcl_arguments arguments = pcl_arguments_of(plan->kernels[PCL_ATTN_DECODE]);
-    set_plan(plan, batch->work, &arguments);
+    set_plan(plan, plan->batch.work, &arguments);
     pcl_argument_tensor(&arguments, &args->q);
-    pcl_cache_arguments(attn->desc.cache, args->layer, &arguments);
-    /* Without an append no position is new and these are not read. */
-    pagedcl_tensor k_new = args->k_new, v_new = args->v_new;
-    if (batch->total_new == 0)
-        k_new.mem = v_new.mem = args->q.mem;
-    pcl_argument_tensor(&arguments, &k_new);
-    pcl_argument_tensor(&arguments, &v_new);
+    set_keys(attn, args, &arguments);
+    set_rotary(args, args->q.mem, &arguments);
+    set_mask(attn, args, &arguments);
     set_result(args, &arguments);
     set_partials(plan, args, &arguments);
-    set_scale_and_mask(attn, &arguments);
-    PCL_TRY(pcl_launch_groups(chain, &arguments, batch->num_work, attn->desc.num_kv_heads,
+    set_new(args, args->q.mem, &arguments);
+    PCL_TRY(pcl_launch_groups(chain, &arguments, plan->batch.num_work, attn->desc.num_kv_heads,
                               (size_t)attn->tuning[PCL_ATTN_DECODE].work_group));
-    return batch->num_merges > 0 ? enqueue_merge(attn, plan, args, chain) : PAGEDCL_SUCCESS;
+    return plan->batch.num_merges > 0 ? enqueue_merge(attn, plan, args, chain) : PAGEDCL_SUCCESS;
 }
 
 pagedcl_status pcl_attn_enqueue(const pagedcl_attn *attn, pagedcl_plan *plan, const pagedcl_attn_args *args,
                                 pcl_chain *chain) {
-    if (plan->batch.num_work == 0 && plan->batch.total_new == 0)
+    if (plan->batch.num_work == 0)
         return PAGEDCL_SUCCESS;
     PCL_TRY(pcl_fence_wait(&plan->runs, chain));
     PCL_TRY(pcl_upload_use(&plan->upload, chain));

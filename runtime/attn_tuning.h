@@ -3,7 +3,7 @@
 #ifndef PCL_ATTN_TUNING_H
 #define PCL_ATTN_TUNING_H
 
-#include <pagedcl/device.h>
+#include <pagedcl/attn.h>
 
 /* All are powers of two. */
 typedef struct pcl_attn_tuning {
@@ -18,10 +18,10 @@ enum { PCL_SPLIT_KEYS = 512 };
 enum { PCL_MAX_WORK_GROUP = 128, PCL_MAX_ROWS = 16 };
 
 /*
- * The largest tile that the device's local memory holds, for problems of about `rows` rows. work_group: what the
- * portable tier is to use, a power of two up to PCL_MAX_WORK_GROUP.
+ * The largest tile that the device's local memory holds, for problems of about `rows` rows of an operator whose shape
+ * and tier are complete. work_group: what the portable tier is to use, a power of two up to PCL_MAX_WORK_GROUP.
  */
-pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, pagedcl_tier tier, int32_t head_dim, int32_t rows,
+pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, int32_t rows,
                               int32_t work_group);
 
 #endif

@@ -4,12 +4,15 @@
 #include "device.h"
 #include "status.h"
 #include "struct_size.h"
+#include "tensor.h"
 #include "warm.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { MAX_HEAD_DIM = 256, MAX_BLOCKS = 1 << 30 };
+enum { MAX_HEAD_DIM = 576, MAX_BLOCKS = 1 << 30 };
 
 /* Checks a description and fills in its defaults. */
 static pagedcl_status read_desc(const pagedcl_cache_desc *desc, pagedcl_cache_desc *own) {
@@ -18,102 +21,203 @@ static pagedcl_status read_desc(const pagedcl_cache_desc *desc, pagedcl_cache_de
         own->num_layers = 1;
     if (own->dtype == PAGEDCL_DTYPE_DEFAULT)
         own->dtype = PAGEDCL_FLOAT16;
+    if (own->head_dim_v == 0)
+        own->head_dim_v = own->head_dim;
     if (own->num_layers < 1 || own->num_blocks < 1 || own->block_size < 1 || own->num_kv_heads < 1)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
                         "num_layers %d, num_blocks %d, block_size %d and num_kv_heads %d must be at least 1",
                         own->num_layers, own->num_blocks, own->block_size, own->num_kv_heads);
     if (own->num_blocks > MAX_BLOCKS)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "num_blocks %d is more than %d", own->num_blocks, MAX_BLOCKS);
-    if (own->head_dim < 8 || own->head_dim > MAX_HEAD_DIM || own->head_dim % 8 != 0)
-        return pcl_fail(PAGEDCL_UNSUPPORTED, "head_dim %d is not a multiple of 8 from 8 to %d", own->head_dim,
-                        MAX_HEAD_DIM);
+    if (own->head_dim < 1 || own->head_dim > MAX_HEAD_DIM || own->head_dim_v < 1 || own->head_dim_v > MAX_HEAD_DIM)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "head_dim %d and head_dim_v %d must be 1 to %d", own->head_dim,
+                        own->head_dim_v, MAX_HEAD_DIM);
+    if (own->v_in_k != 0 && (own->v_in_k != 1 || own->head_dim_v > own->head_dim))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                        "v_in_k is %d, with head_dim %d and head_dim_v %d: V must fit K's row", own->v_in_k,
+                        own->head_dim, own->head_dim_v);
+    if (own->layout != PAGEDCL_LAYOUT_NHD && own->layout != PAGEDCL_LAYOUT_HND)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "layout %d is not one of pagedcl_layout", (int)own->layout);
     if (pagedcl_dtype_size(own->dtype) == 0)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "dtype %d is not one of pagedcl_dtype", (int)own->dtype);
     return PAGEDCL_SUCCESS;
 }
 
-/* Bytes of K of one block in one layer, and of the whole pool. */
-static pagedcl_status sizes_of(const pagedcl_cache_desc *desc, int64_t *block_bytes, int64_t *pool_bytes) {
-    int64_t block = (int64_t)pagedcl_dtype_size(desc->dtype), pool = 0;
-    if (__builtin_mul_overflow(block, desc->head_dim, &block) ||
-        __builtin_mul_overflow(block, desc->num_kv_heads, &block) ||
-        __builtin_mul_overflow(block, desc->block_size, &block) || __builtin_mul_overflow(block, 2, &pool) ||
+/* Bytes of the whole pool as the library would allocate it. */
+static pagedcl_status pool_bytes_of(const pagedcl_cache_desc *desc, int64_t *bytes) {
+    int64_t pool =
+        (int64_t)pagedcl_dtype_size(desc->dtype) * ((int64_t)desc->head_dim + (desc->v_in_k ? 0 : desc->head_dim_v));
+    if (__builtin_mul_overflow(pool, desc->num_kv_heads, &pool) ||
+        __builtin_mul_overflow(pool, desc->block_size, &pool) ||
         __builtin_mul_overflow(pool, desc->num_blocks, &pool) || __builtin_mul_overflow(pool, desc->num_layers, &pool))
         return pcl_fail(PAGEDCL_SIZE_OVERFLOW,
-                        "a pool of %d layers, %d blocks of %d tokens, %d heads of %d does not fit 2^63 bytes",
-                        desc->num_layers, desc->num_blocks, desc->block_size, desc->num_kv_heads, desc->head_dim);
-    *block_bytes = block;
-    *pool_bytes = pool;
+                        "a pool of %d layers, %d blocks of %d tokens, %d heads of %d and %d does not fit 2^63 bytes",
+                        desc->num_layers, desc->num_blocks, desc->block_size, desc->num_kv_heads, desc->head_dim,
+                        desc->head_dim_v);
+    *bytes = pool;
     return PAGEDCL_SUCCESS;
 }
 
 pagedcl_status pagedcl_cache_bytes(const pagedcl_cache_desc *desc, uint64_t *bytes) {
     pagedcl_cache_desc own;
-    int64_t block_bytes = 0, pool_bytes = 0;
+    int64_t pool_bytes = 0;
     if (bytes == NULL)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "bytes is NULL");
     PCL_TRY(read_desc(desc, &own));
-    PCL_TRY(sizes_of(&own, &block_bytes, &pool_bytes));
+    PCL_TRY(pool_bytes_of(&own, &pool_bytes));
     *bytes = (uint64_t)pool_bytes;
     return PAGEDCL_SUCCESS;
 }
 
-/* Divides a layer's blocks into segments that the device can allocate. */
+/* The strides of a contiguous pool. The pool's size is known not to overflow. */
+static pagedcl_pool_strides strides_of(const pagedcl_cache_desc *desc, int32_t head_dim) {
+    pagedcl_pool_strides strides = {.block = (int64_t)desc->block_size * desc->num_kv_heads * head_dim};
+    bool nhd = desc->layout == PAGEDCL_LAYOUT_NHD;
+    strides.token = nhd ? (int64_t)desc->num_kv_heads * head_dim : head_dim;
+    strides.head = nhd ? head_dim : (int64_t)desc->block_size * head_dim;
+    return strides;
+}
+
+/* Whether tokens and heads of a block lie side by side, in either order. */
+static bool is_contiguous(const pagedcl_cache_desc *desc, const pagedcl_pool_strides *strides, int32_t head_dim) {
+    int64_t heads = (int64_t)desc->num_kv_heads * head_dim, tokens = (int64_t)desc->block_size * head_dim;
+    return (strides->head == head_dim && strides->token == heads) ||
+           (strides->token == head_dim && strides->head == tokens);
+}
+
+static pagedcl_status make_side(pagedcl_cache *cache, pcl_pool_side *side, int32_t head_dim,
+                                const pagedcl_pool_strides *asked) {
+    const pagedcl_cache_desc *desc = &cache->desc;
+    size_t layers = (size_t)desc->num_layers;
+    side->head_dim = head_dim;
+    side->strides = strides_of(desc, head_dim);
+    if (desc->buffers != NULL && (asked->block | asked->token | asked->head) != 0)
+        side->strides = *asked;
+    if (side->strides.block < 0 || side->strides.token < 0 || side->strides.head < 0)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "a pool stride is below 0");
+    side->contiguous = is_contiguous(desc, &side->strides, head_dim);
+    side->block_bytes = (int64_t)pagedcl_dtype_size(desc->dtype) * desc->block_size * desc->num_kv_heads * head_dim;
+    side->buffers = calloc(layers * (size_t)cache->num_segments, sizeof *side->buffers);
+    side->offsets = calloc(layers, sizeof *side->offsets);
+    if (side->buffers == NULL || side->offsets == NULL)
+        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for a pool of %d layers", desc->num_layers);
+    return PAGEDCL_SUCCESS;
+}
+
+/* Divides a layer's blocks into segments that the device can allocate. A caller's pool is one. */
 static pagedcl_status divide(pagedcl_cache *cache) {
     const pagedcl_cache_desc *desc = &cache->desc;
+    /* 2^30 blocks, the most there may be, stand for no division. */
+    cache->segment_shift = 30;
+    cache->num_segments = cache->num_parameters = 1;
+    if (desc->buffers != NULL)
+        return PAGEDCL_SUCCESS;
     uint64_t largest = cache->device->info.max_allocation;
     if (desc->max_segment_bytes != 0 && desc->max_segment_bytes < largest)
         largest = desc->max_segment_bytes;
-    uint64_t fit = largest / (uint64_t)cache->block_bytes;
+    cache->desc.max_segment_bytes = largest;
+    int32_t head_dim = desc->head_dim > desc->head_dim_v ? desc->head_dim : desc->head_dim_v;
+    int64_t block_bytes = (int64_t)pagedcl_dtype_size(desc->dtype) * desc->block_size * desc->num_kv_heads * head_dim;
+    uint64_t fit = largest / (uint64_t)block_bytes;
     if (fit == 0)
         return pcl_fail(PAGEDCL_POOL_TOO_LARGE,
                         "a block of %" PRId64 " bytes is larger than the largest allocation of %" PRIu64
                         " bytes; use a smaller block_size",
-                        cache->block_bytes, largest);
-    /* 2^30 blocks, the most there may be, stand for no division. */
-    cache->segment_shift = 30;
-    cache->num_segments = 1;
-    if (fit < (uint64_t)desc->num_blocks) {
-        while ((UINT64_C(1) << cache->segment_shift) > fit)
-            cache->segment_shift--;
-        int64_t blocks = INT64_C(1) << cache->segment_shift, count = (desc->num_blocks + blocks - 1) / blocks;
-        if (count > PCL_MAX_SEGMENTS)
-            return pcl_fail(PAGEDCL_POOL_TOO_LARGE,
-                            "K of a layer has %" PRId64 " bytes: with a largest allocation of %" PRIu64
-                            " bytes it needs %" PRId64 " segments, and %d is the most",
-                            cache->block_bytes * desc->num_blocks, largest, count, PCL_MAX_SEGMENTS);
-        cache->num_segments = (int32_t)count;
-    }
-    cache->num_parameters = 1;
+                        block_bytes, largest);
+    if (fit >= (uint64_t)desc->num_blocks)
+        return PAGEDCL_SUCCESS;
+    while ((UINT64_C(1) << cache->segment_shift) > fit)
+        cache->segment_shift--;
+    int64_t blocks = INT64_C(1) << cache->segment_shift, count = (desc->num_blocks + blocks - 1) / blocks;
+    if (count > PCL_MAX_SEGMENTS)
+        return pcl_fail(PAGEDCL_POOL_TOO_LARGE,
+                        "K of a layer has %" PRId64 " bytes: with a largest allocation of %" PRIu64
+                        " bytes it needs %" PRId64 " segments, and %d is the most",
+                        block_bytes * desc->num_blocks, largest, count, PCL_MAX_SEGMENTS);
+    cache->num_segments = (int32_t)count;
     while (cache->num_parameters < cache->num_segments)
         cache->num_parameters *= 2;
     return PAGEDCL_SUCCESS;
 }
 
-static pagedcl_status allocate(pagedcl_cache *cache) {
-    size_t count = (size_t)cache->desc.num_layers * (size_t)cache->num_segments;
-    cache->k = calloc(count, sizeof *cache->k);
-    cache->v = calloc(count, sizeof *cache->v);
-    cache->marks = calloc((size_t)cache->desc.num_blocks, sizeof *cache->marks);
-    cache->slot_marks = calloc(((size_t)cache->desc.num_blocks * (size_t)cache->desc.block_size + 7) / 8, 1);
-    if (cache->k == NULL || cache->v == NULL || cache->marks == NULL || cache->slot_marks == NULL)
-        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for a pool of %d layers and %d blocks",
-                        cache->desc.num_layers, cache->desc.num_blocks);
-    for (size_t i = 0; i < 2 * count; i++) {
-        int64_t first = (int64_t)(i / 2 % (size_t)cache->num_segments) << cache->segment_shift;
-        int64_t blocks = cache->desc.num_blocks - first;
-        if (blocks > INT64_C(1) << cache->segment_shift)
-            blocks = INT64_C(1) << cache->segment_shift;
+static pagedcl_status allocate_side(const pagedcl_cache *cache, pcl_pool_side *side) {
+    int64_t whole = INT64_C(1) << cache->segment_shift;
+    for (int64_t i = 0; i < (int64_t)cache->desc.num_layers * cache->num_segments; i++) {
+        int64_t blocks = cache->desc.num_blocks - i % cache->num_segments * whole;
+        size_t size = (size_t)((blocks < whole ? blocks : whole) * side->block_bytes);
         cl_int code = CL_SUCCESS;
-        cl_mem *mem = i % 2 == 0 ? &cache->k[i / 2] : &cache->v[i / 2];
-        *mem = clCreateBuffer(cache->device->context, CL_MEM_READ_WRITE, (size_t)(blocks * cache->block_bytes), NULL,
-                              &code);
-        if (code != CL_SUCCESS) {
-            *mem = NULL;
+        cl_mem buffer = clCreateBuffer(cache->device->context, CL_MEM_READ_WRITE, size, NULL, &code);
+        if (code != CL_SUCCESS)
             return pcl_fail_opencl(code, "clCreateBuffer of a pool segment");
-        }
+        side->buffers[i] = buffer;
     }
     return PAGEDCL_SUCCESS;
+}
+
+/* Takes the caller's buffer of a layer, which must hold every element of the pool. */
+static pagedcl_status adopt_buffer(const pagedcl_cache *cache, pcl_pool_side *side, int32_t layer, const char *name,
+                                   cl_mem buffer, int64_t offset) {
+    const pagedcl_cache_desc *desc = &cache->desc;
+    int64_t elements = side->head_dim, part = 0;
+    const int64_t counts[3] = {desc->num_blocks - 1, desc->block_size - 1, desc->num_kv_heads - 1};
+    const int64_t strides[3] = {side->strides.block, side->strides.token, side->strides.head};
+    for (int i = 0; i < 3; i++)
+        if (__builtin_mul_overflow(counts[i], strides[i], &part) || __builtin_add_overflow(elements, part, &elements))
+            return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "the strides of %s reach beyond 2^63 elements", name);
+    char what[64];
+    snprintf(what, sizeof what, "%s of layer %d", name, layer);
+    PCL_TRY(pcl_buffer_check(what, buffer, offset, elements, pagedcl_dtype_size(desc->dtype)));
+    cl_int code = clRetainMemObject(buffer);
+    if (code != CL_SUCCESS)
+        return pcl_fail_opencl(code, "clRetainMemObject");
+    side->buffers[layer] = buffer;
+    side->offsets[layer] = offset;
+    return PAGEDCL_SUCCESS;
+}
+
+static pagedcl_status adopt(pagedcl_cache *cache) {
+    for (int32_t layer = 0; layer < cache->desc.num_layers; layer++) {
+        const pagedcl_pool_buffers *buffers = &cache->desc.buffers[layer];
+        PCL_TRY(adopt_buffer(cache, &cache->k, layer, "the pool's K", buffers->k, buffers->k_offset));
+        if (!cache->desc.v_in_k)
+            PCL_TRY(adopt_buffer(cache, &cache->v, layer, "the pool's V", buffers->v, buffers->v_offset));
+    }
+    /* The array is the caller's. */
+    cache->desc.buffers = NULL;
+    return PAGEDCL_SUCCESS;
+}
+
+/* Makes V what the kernels find inside K. */
+static pagedcl_status share_k(pagedcl_cache *cache) {
+    for (int64_t i = 0; i < (int64_t)cache->desc.num_layers * cache->num_segments; i++) {
+        cl_int code = clRetainMemObject(cache->k.buffers[i]);
+        if (code != CL_SUCCESS)
+            return pcl_fail_opencl(code, "clRetainMemObject");
+        cache->v.buffers[i] = cache->k.buffers[i];
+    }
+    memcpy(cache->v.offsets, cache->k.offsets, (size_t)cache->desc.num_layers * sizeof *cache->v.offsets);
+    cache->v.strides = cache->k.strides;
+    cache->v.block_bytes = 0;
+    return PAGEDCL_SUCCESS;
+}
+
+static pagedcl_status make_pool(pagedcl_cache *cache) {
+    const pagedcl_cache_desc *desc = &cache->desc;
+    size_t slots = (size_t)desc->num_blocks * (size_t)desc->block_size;
+    cache->marks = calloc((size_t)desc->num_blocks, sizeof *cache->marks);
+    cache->slot_marks = calloc((slots + 7) / 8, 1);
+    if (cache->marks == NULL || cache->slot_marks == NULL)
+        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for the checks of a pool of %d blocks", desc->num_blocks);
+    PCL_TRY(divide(cache));
+    PCL_TRY(make_side(cache, &cache->k, desc->head_dim, &desc->k_strides));
+    PCL_TRY(make_side(cache, &cache->v, desc->head_dim_v, &desc->v_strides));
+    if (desc->buffers != NULL)
+        PCL_TRY(adopt(cache));
+    else
+        PCL_TRY(allocate_side(cache, &cache->k));
+    if (desc->v_in_k)
+        return share_k(cache);
+    return cache->v.buffers[0] == NULL ? allocate_side(cache, &cache->v) : PAGEDCL_SUCCESS;
 }
 
 static pagedcl_status build(pagedcl_cache *cache) {
@@ -132,10 +236,10 @@ pagedcl_status pagedcl_cache_create(pagedcl_device *device, const pagedcl_cache_
     if (device == NULL || out == NULL)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "device and cache must not be NULL");
     pagedcl_cache_desc own;
-    int64_t block_bytes = 0, pool_bytes = 0;
+    int64_t pool_bytes = 0;
     PCL_TRY(read_desc(desc, &own));
-    PCL_TRY(sizes_of(&own, &block_bytes, &pool_bytes));
-    if ((uint64_t)pool_bytes > device->info.global_memory)
+    PCL_TRY(pool_bytes_of(&own, &pool_bytes));
+    if (own.buffers == NULL && (uint64_t)pool_bytes > device->info.global_memory)
         return pcl_fail(PAGEDCL_POOL_TOO_LARGE,
                         "a pool of %d layers and %d blocks has %" PRId64 " bytes, the device has %" PRIu64,
                         own.num_layers, own.num_blocks, pool_bytes, device->info.global_memory);
@@ -145,12 +249,10 @@ pagedcl_status pagedcl_cache_create(pagedcl_device *device, const pagedcl_cache_
     atomic_init(&cache->references, 1);
     cache->device = pcl_device_retain(device);
     cache->desc = own;
-    cache->row_elements = (int64_t)own.num_kv_heads * own.head_dim;
-    cache->block_bytes = block_bytes;
+    int32_t head_dim = own.head_dim > own.head_dim_v ? own.head_dim : own.head_dim_v;
+    cache->row_vectors = (int64_t)own.num_kv_heads * ((head_dim + 7) / 8);
     pcl_upload_init(&cache->upload, device->context);
-    pagedcl_status status = divide(cache);
-    if (status == PAGEDCL_SUCCESS)
-        status = allocate(cache);
+    pagedcl_status status = make_pool(cache);
     if (status == PAGEDCL_SUCCESS)
         status = build(cache);
     if (status == PAGEDCL_SUCCESS)
@@ -168,6 +270,14 @@ pagedcl_cache *pcl_cache_retain(pagedcl_cache *cache) {
     return cache;
 }
 
+static void release_side(const pagedcl_cache *cache, pcl_pool_side *side) {
+    for (int64_t i = 0; side->buffers != NULL && i < (int64_t)cache->desc.num_layers * cache->num_segments; i++)
+        if (side->buffers[i] != NULL)
+            clReleaseMemObject(side->buffers[i]);
+    free(side->buffers);
+    free(side->offsets);
+}
+
 void pagedcl_cache_destroy(pagedcl_cache *cache) {
     if (cache == NULL || atomic_fetch_sub(&cache->references, 1) > 1)
         return;
@@ -178,15 +288,8 @@ void pagedcl_cache_destroy(pagedcl_cache *cache) {
         if (cache->programs[i] != NULL)
             clReleaseProgram(cache->programs[i]);
     }
-    size_t count = (size_t)cache->desc.num_layers * (size_t)cache->num_segments;
-    for (size_t i = 0; i < count; i++) {
-        if (cache->k != NULL && cache->k[i] != NULL)
-            clReleaseMemObject(cache->k[i]);
-        if (cache->v != NULL && cache->v[i] != NULL)
-            clReleaseMemObject(cache->v[i]);
-    }
-    free(cache->k);
-    free(cache->v);
+    release_side(cache, &cache->k);
+    release_side(cache, &cache->v);
     free(cache->marks);
     free(cache->slot_marks);
     pagedcl_device_destroy(cache->device);
@@ -203,17 +306,28 @@ void pcl_cache_macros(const pagedcl_cache *cache, pcl_variant *variant) {
     pcl_variant_int(variant, "BLOCK_SIZE", cache->desc.block_size);
     pcl_variant_int(variant, "NUM_KV_HEADS", cache->desc.num_kv_heads);
     pcl_variant_int(variant, "HEAD_DIM", cache->desc.head_dim);
+    pcl_variant_int(variant, "HEAD_DIM_V", cache->desc.head_dim_v);
+    pcl_variant_int(variant, "V_IN_K", cache->desc.v_in_k);
     pcl_variant_int(variant, "NUM_SEGMENTS", cache->num_parameters);
     pcl_variant_dtype(variant, "KV_DTYPE", cache->desc.dtype);
+    pcl_variant_int(variant, "K_BLOCK_STRIDE", cache->k.strides.block);
+    pcl_variant_int(variant, "K_TOKEN_STRIDE", cache->k.strides.token);
+    pcl_variant_int(variant, "K_HEAD_STRIDE", cache->k.strides.head);
+    pcl_variant_int(variant, "V_BLOCK_STRIDE", cache->v.strides.block);
+    pcl_variant_int(variant, "V_TOKEN_STRIDE", cache->v.strides.token);
+    pcl_variant_int(variant, "V_HEAD_STRIDE", cache->v.strides.head);
 }
 
 void pcl_cache_arguments(const pagedcl_cache *cache, int32_t layer, pcl_arguments *arguments) {
+    const pcl_pool_side *sides[2] = {&cache->k, &cache->v};
     for (int which = 0; which < 2; which++) {
-        const cl_mem *segments = (which == 0 ? cache->k : cache->v) + (int64_t)layer * cache->num_segments;
+        const cl_mem *segments = sides[which]->buffers + (int64_t)layer * cache->num_segments;
         /* A parameter behind the last segment is never used, but must be a buffer. */
         for (int32_t i = 0; i < cache->num_parameters; i++)
             pcl_argument_mem(arguments, segments[i < cache->num_segments ? i : 0]);
     }
+    pcl_argument_long(arguments, cache->k.offsets[layer]);
+    pcl_argument_long(arguments, cache->v.offsets[layer]);
     pcl_argument_int(arguments, cache->segment_shift);
 }
 

@@ -15,16 +15,25 @@ enum { PCL_MAX_SEGMENTS = 8 };
 
 typedef enum pcl_cache_kernel { PCL_CACHE_WRITE, PCL_CACHE_GATHER, PCL_CACHE_COPY, PCL_CACHE_KERNELS } pcl_cache_kernel;
 
+/* K, or V, of a pool. */
+typedef struct pcl_pool_side {
+    cl_mem *buffers;  /* [num_layers][num_segments], retained */
+    int64_t *offsets; /* [num_layers], elements */
+    int32_t head_dim;
+    pagedcl_pool_strides strides;
+    bool contiguous;     /* a block is one piece of memory: block_bytes from its beginning on */
+    int64_t block_bytes; /* of a block's elements in one layer; 0: V that lies in K */
+} pcl_pool_side;
+
 struct pagedcl_cache {
     atomic_int references;
     pagedcl_device *device;  /* retained */
     pagedcl_cache_desc desc; /* without defaults */
-    int64_t row_elements;    /* of a token: num_kv_heads * head_dim */
-    int64_t block_bytes;     /* of K, or of V, of a block in one layer */
+    int64_t row_vectors;     /* the kernels' work-items for a token: NUM_KV_HEADS * ROW_VECTORS */
     int32_t segment_shift;   /* a segment has 2^segment_shift blocks */
     int32_t num_segments;    /* buffers of K, and of V, of a layer */
     int32_t num_parameters;  /* the kernels' NUM_SEGMENTS: num_segments, rounded up to 1, 2, 4 or 8 */
-    cl_mem *k, *v;           /* [num_layers][num_segments] */
+    pcl_pool_side k, v;
     pcl_variant variants[PCL_CACHE_KERNELS];
     cl_program programs[PCL_CACHE_KERNELS];
     cl_kernel kernels[PCL_CACHE_KERNELS];
@@ -37,10 +46,10 @@ struct pagedcl_cache {
 /* One more owner; pagedcl_cache_destroy drops it. */
 pagedcl_cache *pcl_cache_retain(pagedcl_cache *cache);
 
-/* Adds the pool's macros to a variant: BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, NUM_SEGMENTS, KV_DTYPE. */
+/* Adds the pool's macros to a variant: those of cl/lib/pool.h. */
 void pcl_cache_macros(const pagedcl_cache *cache, pcl_variant *variant);
 
-/* Sets the pool's arguments: the segments of K and V of a layer, and segment_shift. */
+/* Sets the pool's arguments, POOL_PARAMS of cl/lib/pool.h, for a layer. */
 void pcl_cache_arguments(const pagedcl_cache *cache, int32_t layer, pcl_arguments *arguments);
 
 /* Errors: INVALID_ARGUMENT for a NULL cache or a layer that it does not have. */

@@ -42,7 +42,7 @@ pagedcl_status pcl_cache_enqueue_copy(const pagedcl_cache *cache, pcl_chain *cha
     pcl_argument_mem(&arguments, pairs);
     pcl_argument_long(&arguments, first);
     pcl_argument_long(&arguments, num_pairs);
-    return pcl_launch_items(chain, &arguments, num_pairs, cache->desc.block_size * (cache->row_elements / 8));
+    return pcl_launch_items(chain, &arguments, num_pairs, cache->desc.block_size * cache->row_vectors);
 }
 
 static pagedcl_status enqueue_copies(pagedcl_cache *cache, pcl_chain *chain, const int32_t *pairs, int64_t num_pairs) {
@@ -85,8 +85,10 @@ pagedcl_status pagedcl_cache_copy_blocks(pagedcl_cache *cache, cl_command_queue 
 
 /* Checks the blocks of a transfer: in the pool and, when `once`, none of them twice. */
 static pagedcl_status check_blocks(pagedcl_cache *cache, const int32_t *blocks, int64_t num_blocks, bool once) {
-    if (num_blocks < 0 || (blocks == NULL && num_blocks > cache->desc.num_blocks))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "%" PRId64 " blocks of a pool of %d", num_blocks,
+    if (num_blocks < 0)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_blocks is %" PRId64, num_blocks);
+    if (blocks == NULL && num_blocks > cache->desc.num_blocks)
+        return pcl_fail(PAGEDCL_INVALID_BLOCK, "blocks 0 to %" PRId64 " of a pool of %d", num_blocks - 1,
                         cache->desc.num_blocks);
     if (blocks == NULL)
         return PAGEDCL_SUCCESS;
@@ -106,28 +108,34 @@ static pagedcl_status check_blocks(pagedcl_cache *cache, const int32_t *blocks, 
     return status;
 }
 
-/* One command for each run of blocks that lie side by side in a segment, for K and for V. */
-static pagedcl_status enqueue_transfer(pagedcl_cache *cache, pcl_chain *chain, int32_t layer, const int32_t *blocks,
-                                       int64_t num_blocks, void *host[2], bool upload) {
-    cl_mem *pools[2] = {cache->k + (int64_t)layer * cache->num_segments,
-                        cache->v + (int64_t)layer * cache->num_segments};
-    for (int64_t i = 0, run = 0; i < num_blocks; i += run) {
+/* One command for each run of blocks that lie side by side in a segment. */
+static pagedcl_status enqueue_side(const pagedcl_cache *cache, const pcl_pool_side *side, pcl_chain *chain,
+                                   int32_t layer, const int32_t *blocks, int64_t num_blocks, char *host, bool upload) {
+    int64_t element = (int64_t)pagedcl_dtype_size(cache->desc.dtype);
+    bool adjacent = side->strides.block * element == side->block_bytes;
+    for (int64_t i = 0, run = 0; i < num_blocks && side->block_bytes > 0; i += run) {
         int32_t first = blocks != NULL ? blocks[i] : (int32_t)i;
         int32_t segment = first >> cache->segment_shift;
-        for (run = 1; i + run < num_blocks; run++) {
+        for (run = 1; adjacent && i + run < num_blocks; run++) {
             int32_t next = blocks != NULL ? blocks[i + run] : (int32_t)(i + run);
             if (next != first + run || next >> cache->segment_shift != segment)
                 break;
         }
         int64_t inside = first - ((int64_t)segment << cache->segment_shift);
-        size_t offset = (size_t)(inside * cache->block_bytes), size = (size_t)(run * cache->block_bytes);
-        for (int which = 0; which < 2; which++) {
-            char *at = (char *)host[which] + i * cache->block_bytes;
-            PCL_TRY(upload ? pcl_chain_write(chain, pools[which][segment], offset, size, at)
-                           : pcl_chain_read(chain, pools[which][segment], offset, size, at));
-        }
+        size_t offset = (size_t)((side->offsets[layer] + inside * side->strides.block) * element);
+        size_t size = (size_t)(run * side->block_bytes);
+        cl_mem buffer = side->buffers[(int64_t)layer * cache->num_segments + segment];
+        char *at = host + i * side->block_bytes;
+        PCL_TRY(upload ? pcl_chain_write(chain, buffer, offset, size, at)
+                       : pcl_chain_read(chain, buffer, offset, size, at));
     }
     return PAGEDCL_SUCCESS;
+}
+
+static pagedcl_status enqueue_transfer(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer,
+                                       const int32_t *blocks, int64_t num_blocks, void *host[2], bool upload) {
+    PCL_TRY(enqueue_side(cache, &cache->k, chain, layer, blocks, num_blocks, host[0], upload));
+    return enqueue_side(cache, &cache->v, chain, layer, blocks, num_blocks, host[1], upload);
 }
 
 static pagedcl_status transfer(pagedcl_cache *cache, cl_command_queue queue, int32_t layer, const int32_t *blocks,
@@ -135,8 +143,10 @@ static pagedcl_status transfer(pagedcl_cache *cache, cl_command_queue queue, int
                                const cl_event *events, cl_event *event) {
     PCL_TRY(pcl_cache_check_layer(cache, layer));
     PCL_TRY(check_blocks(cache, blocks, num_blocks, upload));
-    if (num_blocks > 0 && (host[0] == NULL || host[1] == NULL))
+    if (num_blocks > 0 && (host[0] == NULL || (host[1] == NULL && !cache->desc.v_in_k)))
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k and v must not be NULL");
+    if (!cache->k.contiguous || !cache->v.contiguous)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "a block of this pool is not one piece of memory: its strides leave gaps");
     pcl_chain chain;
     PCL_TRY(pcl_chain_begin(&chain, cache->device, queue, num_events, events));
     return pcl_chain_end(&chain, enqueue_transfer(cache, &chain, layer, blocks, num_blocks, host, upload), event);

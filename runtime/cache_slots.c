@@ -21,7 +21,7 @@ pagedcl_status pcl_cache_enqueue_write(const pagedcl_cache *cache, pcl_chain *ch
     pcl_argument_long(&arguments, slots_offset);
     pcl_argument_long(&arguments, num_slots);
     pcl_cache_arguments(cache, layer, &arguments);
-    return pcl_launch_items(chain, &arguments, num_slots, cache->row_elements / 8);
+    return pcl_launch_items(chain, &arguments, num_slots, cache->row_vectors);
 }
 
 pagedcl_status pcl_cache_enqueue_gather(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer, cl_mem slots,
@@ -35,7 +35,7 @@ pagedcl_status pcl_cache_enqueue_gather(const pagedcl_cache *cache, pcl_chain *c
     pcl_argument_long(&arguments, k->offset);
     pcl_argument_mem(&arguments, v->mem);
     pcl_argument_long(&arguments, v->offset);
-    return pcl_launch_items(chain, &arguments, num_slots, cache->row_elements / 8);
+    return pcl_launch_items(chain, &arguments, num_slots, cache->row_vectors);
 }
 
 /* True when the slot's mark was set already. */
@@ -66,19 +66,30 @@ static pagedcl_status check_slots(pagedcl_cache *cache, const int64_t *slots, in
     return status;
 }
 
+/* k must be there; and v, unless it lies in k, where k stands in for it and nothing is read. */
+static pagedcl_status check_sides(const pagedcl_cache *cache, const pagedcl_tensor *k, const pagedcl_tensor **v) {
+    if (k == NULL || (*v == NULL) != (cache->desc.v_in_k != 0))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, cache->desc.v_in_k ? "k must not be NULL, and v must be: it lies in k"
+                                                                     : "k and v must not be NULL");
+    if (cache->desc.v_in_k)
+        *v = k;
+    return PAGEDCL_SUCCESS;
+}
+
 pagedcl_status pagedcl_cache_write(pagedcl_cache *cache, cl_command_queue queue, int32_t layer, const pagedcl_tensor *k,
                                    const pagedcl_tensor *v, pagedcl_dtype dtype, const int64_t *slot_mapping,
                                    int64_t num_slots, cl_uint num_events, const cl_event *events, cl_event *event) {
     PCL_TRY(pcl_cache_check_layer(cache, layer));
-    if (k == NULL || v == NULL || num_slots < 0 || (slot_mapping == NULL && num_slots > 0))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k, v and slot_mapping must not be NULL, num_slots not below 0");
+    PCL_TRY(check_sides(cache, k, &v));
+    if (num_slots < 0 || (slot_mapping == NULL && num_slots > 0))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "slot_mapping must not be NULL, num_slots not below 0");
     if (dtype == PAGEDCL_DTYPE_DEFAULT)
         dtype = cache->desc.dtype;
     if (pagedcl_dtype_size(dtype) == 0)
-        return pcl_fail(PAGEDCL_UNSUPPORTED, "dtype %d is not one of pagedcl_dtype", (int)dtype);
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "dtype %d is not one of pagedcl_dtype", (int)dtype);
     pagedcl_tensor own_k, own_v;
     PCL_TRY(pcl_tensor_check("k", k, num_slots, cache->desc.num_kv_heads, cache->desc.head_dim, dtype, &own_k));
-    PCL_TRY(pcl_tensor_check("v", v, num_slots, cache->desc.num_kv_heads, cache->desc.head_dim, dtype, &own_v));
+    PCL_TRY(pcl_tensor_check("v", v, num_slots, cache->desc.num_kv_heads, cache->desc.head_dim_v, dtype, &own_v));
     PCL_TRY(check_slots(cache, slot_mapping, num_slots));
 
     pcl_chain chain;
@@ -131,14 +142,15 @@ pagedcl_status pagedcl_cache_gather(pagedcl_cache *cache, cl_command_queue queue
     pcl_table table = {block_table, block_table_stride};
     int64_t total = 0;
     for (int32_t seq = 0; seq < num_seqs; seq++) {
-        PCL_TRY(pcl_table_check(cache, &table, seq, seqlens[seq]));
+        PCL_TRY(pcl_table_check(cache, &table, seq, 0, seqlens[seq]));
         total += seqlens[seq];
     }
     if ((k->token_stride | k->head_stride | v->token_stride | v->head_stride) != 0)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "gather writes contiguous rows: leave the strides of k and v 0");
     pagedcl_tensor own_k, own_v;
     PCL_TRY(pcl_tensor_check("k", k, total, cache->desc.num_kv_heads, cache->desc.head_dim, cache->desc.dtype, &own_k));
-    PCL_TRY(pcl_tensor_check("v", v, total, cache->desc.num_kv_heads, cache->desc.head_dim, cache->desc.dtype, &own_v));
+    PCL_TRY(
+        pcl_tensor_check("v", v, total, cache->desc.num_kv_heads, cache->desc.head_dim_v, cache->desc.dtype, &own_v));
 
     pcl_chain chain;
     PCL_TRY(pcl_chain_begin(&chain, cache->device, queue, num_events, events));

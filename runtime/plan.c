@@ -2,8 +2,8 @@
 /*
  * A step's batch: checked, divided into work items, laid out as the kernels read it (cl/lib/attn_problem.h), uploaded.
  *
- * The upload is ints: the work items, one record per sequence, its block table's used part, the sequences to merge; and
- * for a varlen append, aligned to 8 bytes, the slots of the new tokens.
+ * The upload is ints: the work items, one record per sequence, its block table's used part, the sequences to merge, the
+ * items of a varlen append, and the tree masks.
  */
 #include "plan.h"
 
@@ -16,7 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORK_INTS = 4, RECORD_INTS = 8, MAX_SPLITS = 256 };
+enum { WORK_INTS = 4, RECORD_INTS = 12, MAX_SPLITS = 256 };
+
+/* Tokens that one work-group of a varlen append stores. */
+enum { APPEND_TOKENS = 32 };
 
 /* One sequence of either kind of batch. */
 typedef struct sequence {
@@ -35,7 +38,7 @@ typedef struct planning {
     pcl_table table;
     const pagedcl_varlen_batch *varlen; /* one of the two */
     const pagedcl_decode_batch *decode;
-    int32_t num_seqs;
+    const uint32_t *tree_mask;
     int32_t num_splits;
     pcl_plan_batch batch;
 } planning;
@@ -69,6 +72,16 @@ static int64_t blocks_of(const planning *p, const sequence *s) {
     return p->cache != NULL ? ((int64_t)s->k_len + p->cache->desc.block_size - 1) / p->cache->desc.block_size : 0;
 }
 
+/* The first position that matters: that a query row sees, or that the run stores to. */
+static int64_t first_position(const planning *p, const sequence *s) {
+    int32_t left = p->attn->desc.window_left;
+    int64_t first = left < 0 ? 0 : (int64_t)s->k_len - s->q_len - left;
+    int64_t new_first = (int64_t)s->k_len - s->new_len;
+    if (s->new_len > 0 && new_first < first)
+        first = new_first;
+    return first < 0 ? 0 : first < s->k_len ? first : s->k_len;
+}
+
 /* Keys of a split of the sequence: fixed, or as many as make the asked number of splits, in whole tiles. */
 static int64_t split_size(const planning *p, const sequence *s) {
     if (p->num_splits == 0)
@@ -79,10 +92,24 @@ static int64_t split_size(const planning *p, const sequence *s) {
     return size > 0 ? size : keys;
 }
 
+/* Splits are counted from position 0, whatever the window; those before the first position are left out. */
+static int64_t first_split(const planning *p, const sequence *s) {
+    return p->decode != NULL ? first_position(p, s) / split_size(p, s) : 0;
+}
+
 static int64_t splits_of(const planning *p, const sequence *s) {
-    if (p->decode == NULL || s->k_len == 0)
+    if (p->decode == NULL)
         return 1;
-    return (s->k_len + split_size(p, s) - 1) / split_size(p, s);
+    int64_t splits = (s->k_len + split_size(p, s) - 1) / split_size(p, s) - first_split(p, s);
+    return splits > 0 ? splits : 1;
+}
+
+static int64_t append_items(const sequence *s) {
+    return ((int64_t)s->new_len + APPEND_TOKENS - 1) / APPEND_TOKENS;
+}
+
+static int64_t tree_words(const planning *p, const sequence *s) {
+    return p->tree_mask != NULL ? ((int64_t)s->q_len + 31) / 32 * s->q_len : 0;
 }
 
 /* Tiles of query rows of the sequence, for each KV head. */
@@ -138,79 +165,123 @@ static bool add_product(int64_t *sum, int64_t a, int64_t b) {
     return !__builtin_mul_overflow(a, b, &product) && !__builtin_add_overflow(*sum, product, sum) && *sum <= INT32_MAX;
 }
 
-/* Checks every sequence, and adds up what the upload and the partial results will hold. */
-static pagedcl_status measure(planning *p) {
+/* Checks one sequence, and adds up what the upload and the partial results will hold of it. */
+static pagedcl_status measure_sequence(planning *p, int32_t seq, int64_t *table_ints, int64_t *tree_ints) {
     pcl_plan_batch *batch = &p->batch;
-    int64_t table_ints = 0;
-    for (int32_t seq = 0; seq < p->num_seqs; seq++) {
-        sequence s = sequence_at(p, seq);
-        if (p->cache != NULL) {
-            PCL_TRY(pcl_table_check(p->cache, &p->table, seq, s.k_len));
-            PCL_TRY(check_owners(p, seq, &s));
-        }
-        int64_t splits = splits_of(p, &s);
-        if (!add_product(&batch->num_work, tiles_of(p, &s), splits))
-            return too_large();
-        if (splits > 1 && !add_product(&batch->num_partials, splits * s.q_len, p->attn->desc.num_heads))
-            return too_large();
-        batch->num_merges += splits > 1;
-        batch->total_new += s.new_len;
-        table_ints += blocks_of(p, &s);
+    sequence s = sequence_at(p, seq);
+    if (p->cache != NULL) {
+        PCL_TRY(pcl_table_check(p->cache, &p->table, seq, first_position(p, &s), s.k_len));
+        PCL_TRY(check_owners(p, seq, &s));
     }
-    int64_t work = batch->num_work * WORK_INTS, records = (int64_t)p->num_seqs * RECORD_INTS;
-    int64_t ints = work + records + table_ints + batch->num_merges;
-    if (ints > INT32_MAX - 1)
+    if (p->attn->desc.rotary_dim > 0 && s.k_len < s.q_len)
+        return pcl_fail(PAGEDCL_INVALID_LENGTH,
+                        "sequence %d has %d query tokens and %d keys: a query before position 0 has no rotary angle",
+                        seq, s.q_len, s.k_len);
+    int64_t splits = splits_of(p, &s);
+    bool fits = add_product(&batch->num_work, tiles_of(p, &s), splits) &&
+                add_product(table_ints, blocks_of(p, &s), 1) && add_product(tree_ints, tree_words(p, &s), 1) &&
+                add_product(&batch->num_partials, splits > 1 ? splits * s.q_len : 0, p->attn->desc.num_heads);
+    if (!fits)
         return too_large();
-    batch->work = 0;
-    batch->records = (int32_t)work;
-    batch->merges = (int32_t)(work + records + table_ints);
-    batch->slots = (ints + 1) / 2;
-    int64_t slots = batch->kind == PCL_PLAN_VARLEN ? batch->total_new : 0;
-    batch->size = (size_t)(batch->slots + slots) * sizeof(int64_t);
+    batch->num_merges += splits > 1;
+    batch->num_appends += p->decode == NULL ? append_items(&s) : 0;
+    batch->total_new += s.new_len;
+    if (s.k_len > batch->num_positions)
+        batch->num_positions = s.k_len;
     return PAGEDCL_SUCCESS;
 }
 
-/* Writes the measured batch into staging memory. */
-static void lay_out(const planning *p, void *staging) {
+/* Checks every sequence and decides where in the upload everything lies. */
+static pagedcl_status measure(planning *p) {
+    pcl_plan_batch *batch = &p->batch;
+    int64_t table_ints = 0, tree_ints = 0;
+    for (int32_t seq = 0; seq < batch->num_seqs; seq++)
+        PCL_TRY(measure_sequence(p, seq, &table_ints, &tree_ints));
+    int64_t records = batch->num_work * WORK_INTS, tables = records + batch->num_seqs * RECORD_INTS;
+    int64_t merges = tables + table_ints, appends = merges + batch->num_merges;
+    int64_t trees = appends + batch->num_appends * WORK_INTS, end = trees + tree_ints;
+    if (end > INT32_MAX)
+        return too_large();
+    batch->work = 0;
+    batch->records = (int32_t)records;
+    batch->tables = (int32_t)tables;
+    batch->merges = (int32_t)merges;
+    batch->appends = (int32_t)appends;
+    batch->trees = (int32_t)trees;
+    batch->size = (size_t)end * sizeof(int32_t);
+    return PAGEDCL_SUCCESS;
+}
+
+/* Where the next item of each section is written. */
+typedef struct cursor {
+    int32_t *ints, *work, *records, *tables, *merges, *appends, *trees;
+    const uint32_t *tree_mask;
+    int64_t partials;
+} cursor;
+
+static void lay_out_sequence(const planning *p, int32_t seq, cursor *c) {
     const pcl_plan_batch *batch = &p->batch;
-    int32_t *ints = staging, *work = ints + batch->work, *records = ints + batch->records;
-    int32_t *tables = records + (int64_t)p->num_seqs * RECORD_INTS, *merges = ints + batch->merges;
-    int64_t *slots = (int64_t *)staging + batch->slots;
-    int32_t tile = p->attn->tuning[batch->kind == PCL_PLAN_DECODE ? PCL_ATTN_DECODE : PCL_ATTN_VARLEN].rows;
-    int64_t partial = 0;
-    for (int32_t seq = 0; seq < p->num_seqs; seq++) {
-        sequence s = sequence_at(p, seq);
-        int64_t splits = splits_of(p, &s), size = split_size(p, &s), blocks = blocks_of(p, &s);
-        int32_t *record = records + (int64_t)seq * RECORD_INTS;
-        record[0] = s.q_start;
-        record[1] = s.q_len;
-        record[2] = p->cache != NULL ? (int32_t)(tables - ints) : s.k_start;
-        record[3] = s.k_len;
-        record[4] = s.k_len - s.new_len;
-        record[5] = s.new_start;
-        record[6] = (int32_t)splits;
-        record[7] = (int32_t)partial;
-        if (blocks > 0)
-            memcpy(tables, p->table.entries + seq * p->table.stride, (size_t)blocks * sizeof *tables);
-        tables += blocks;
-        if (splits > 1) {
-            *merges++ = seq;
-            partial += splits * s.q_len * p->attn->desc.num_heads;
-        }
-        /* Causal tiles have the more keys the later they are: those that take longest start first. */
-        for (int64_t t = tiles_of(p, &s) - 1; t >= 0; t--)
-            for (int64_t split = 0; split < splits; split++) {
-                work[0] = seq;
-                work[1] = (int32_t)(t * tile);
-                work[2] = (int32_t)split;
-                work[3] = (int32_t)size;
-                work += WORK_INTS;
-            }
-        if (batch->kind == PCL_PLAN_VARLEN && s.new_len > 0) {
-            pcl_table_slots(p->cache, &p->table, seq, s.k_len - s.new_len, s.new_len, slots);
-            slots += s.new_len;
-        }
+    bool decode = batch->kind == PCL_PLAN_DECODE;
+    sequence s = sequence_at(p, seq);
+    int64_t splits = splits_of(p, &s), blocks = blocks_of(p, &s), words = tree_words(p, &s);
+    const int32_t record[RECORD_INTS] = {
+        s.q_start,
+        s.q_len,
+        p->cache != NULL ? (int32_t)(c->tables - c->ints) : s.k_start,
+        s.k_len,
+        s.k_len - s.new_len,
+        s.new_start,
+        (int32_t)splits,
+        (int32_t)c->partials,
+        (int32_t)first_split(p, &s),
+        (int32_t)(c->trees - c->ints),
+    };
+    memcpy(c->records, record, sizeof record);
+    c->records += RECORD_INTS;
+    if (blocks > 0)
+        memcpy(c->tables, p->table.entries + seq * p->table.stride, (size_t)blocks * sizeof *c->tables);
+    c->tables += blocks;
+    if (words > 0)
+        memcpy(c->trees, c->tree_mask, (size_t)words * sizeof *c->trees);
+    c->trees += words;
+    c->tree_mask += words;
+    if (splits > 1) {
+        *c->merges++ = seq;
+        c->partials += splits * s.q_len * p->attn->desc.num_heads;
     }
+    int32_t tile = p->attn->tuning[decode ? PCL_ATTN_DECODE : PCL_ATTN_VARLEN].rows;
+    int32_t size = decode ? (int32_t)split_size(p, &s) : 0;
+    /* Causal tiles have the more keys the later they are: those that take longest start first. */
+    for (int64_t t = tiles_of(p, &s) - 1; t >= 0; t--)
+        for (int64_t split = 0; split < splits; split++) {
+            const int32_t work[WORK_INTS] = {seq, (int32_t)(t * tile), (int32_t)split, size};
+            memcpy(c->work, work, sizeof work);
+            c->work += WORK_INTS;
+        }
+    for (int64_t i = 0; !decode && i < append_items(&s); i++) {
+        int32_t first = (int32_t)(i * APPEND_TOKENS), rest = s.new_len - first;
+        const int32_t append[WORK_INTS] = {seq, s.k_len - s.new_len + first,
+                                           rest < APPEND_TOKENS ? rest : APPEND_TOKENS};
+        memcpy(c->appends, append, sizeof append);
+        c->appends += WORK_INTS;
+    }
+}
+
+/* Writes the measured batch into staging memory. */
+static void lay_out(const planning *p, int32_t *ints) {
+    const pcl_plan_batch *batch = &p->batch;
+    cursor c = {
+        .ints = ints,
+        .work = ints + batch->work,
+        .records = ints + batch->records,
+        .tables = ints + batch->tables,
+        .merges = ints + batch->merges,
+        .appends = ints + batch->appends,
+        .trees = ints + batch->trees,
+        .tree_mask = p->tree_mask,
+    };
+    for (int32_t seq = 0; seq < batch->num_seqs; seq++)
+        lay_out_sequence(p, seq, &c);
 }
 
 /* Makes room for partial results; the old buffers live on until the commands that use them are done. */
@@ -220,7 +291,7 @@ static pagedcl_status grow_partials(pagedcl_plan *plan, int64_t rows) {
     cl_context context = plan->attn->device->context;
     int64_t capacity = rows > 2 * plan->partial_capacity ? rows : 2 * plan->partial_capacity;
     size_t sums_size = (size_t)capacity * 2 * sizeof(cl_float);
-    size_t acc_size = (size_t)capacity * (size_t)plan->attn->desc.head_dim * sizeof(cl_float);
+    size_t acc_size = (size_t)capacity * (size_t)plan->attn->desc.head_dim_v * sizeof(cl_float);
     cl_int code = CL_SUCCESS;
     cl_mem acc = clCreateBuffer(context, CL_MEM_READ_WRITE, acc_size, NULL, &code);
     if (code != CL_SUCCESS)
@@ -243,11 +314,14 @@ static pagedcl_status grow_partials(pagedcl_plan *plan, int64_t rows) {
 /* The rest of both kinds of batch, whose arrays are known to be there and whose totals are set. */
 static pagedcl_status plan_batch(planning *p, cl_command_queue queue) {
     pagedcl_plan *plan = p->plan;
+    if ((p->tree_mask != NULL) != (p->attn->desc.has_tree != 0) && p->batch.num_seqs > 0)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "tree_mask is %s, and the operator's has_tree is %d",
+                        p->tree_mask != NULL ? "given" : "NULL", p->attn->desc.has_tree);
     if (p->cache != NULL)
         PCL_TRY(begin_owners(p));
     PCL_TRY(measure(p));
     PCL_TRY(grow_partials(plan, p->batch.num_partials));
-    if (p->batch.num_work > 0 || p->batch.total_new > 0) {
+    if (p->batch.num_work > 0) {
         void *staging = NULL;
         PCL_TRY(pcl_upload_begin(&plan->upload, p->batch.size, &staging));
         lay_out(p, staging);
@@ -272,6 +346,8 @@ static pagedcl_status check_cumulative(const char *name, const int32_t *cu_seqle
 
 static pagedcl_status check_varlen(const pagedcl_attn *attn, const pagedcl_varlen_batch *batch) {
     bool paged = attn->desc.cache != NULL;
+    if (attn->desc.paths == PAGEDCL_PATH_DECODE)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "the operator was made for decode alone");
     if (batch->num_seqs < 0)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_seqs is %d", batch->num_seqs);
     if (batch->append != 0 && batch->append != 1)
@@ -291,7 +367,7 @@ static pagedcl_status check_varlen(const pagedcl_attn *attn, const pagedcl_varle
     if (!paged)
         return check_cumulative("cu_seqlens_k", batch->cu_seqlens_k, batch->num_seqs);
     if (batch->block_table_stride < 0 || (batch->block_table == NULL && batch->block_table_stride > 0))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "block_table must not be NULL, nor its stride below 0");
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "block_table must not be NULL, nor block_table_stride below 0");
     for (int32_t seq = 0; seq < batch->num_seqs && batch->append; seq++) {
         int32_t q_len = batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq];
         if (batch->cache_seqlens[seq] < q_len)
@@ -314,8 +390,8 @@ pagedcl_status pagedcl_plan_varlen(pagedcl_plan *plan, cl_command_queue queue, c
         .cache = plan->attn->desc.cache,
         .table = {own.block_table, own.block_table_stride},
         .varlen = &own,
-        .num_seqs = own.num_seqs,
-        .batch = {.kind = PCL_PLAN_VARLEN},
+        .tree_mask = own.tree_mask,
+        .batch = {.kind = PCL_PLAN_VARLEN, .num_seqs = own.num_seqs},
     };
     if (own.num_seqs > 0) {
         p.batch.total_q = own.cu_seqlens_q[own.num_seqs];
@@ -327,6 +403,8 @@ pagedcl_status pagedcl_plan_varlen(pagedcl_plan *plan, cl_command_queue queue, c
 static pagedcl_status check_decode(const pagedcl_attn *attn, const pagedcl_decode_batch *batch) {
     if (attn->desc.cache == NULL)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "decode attention needs an operator with a cache");
+    if (attn->desc.paths == PAGEDCL_PATH_VARLEN)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "the operator was made for varlen alone");
     if (batch->num_seqs < 0 || batch->seqlen_q < 1 || batch->seqlen_new < 0 || batch->num_splits < 0)
         return pcl_fail(
             PAGEDCL_INVALID_ARGUMENT,
@@ -342,7 +420,7 @@ static pagedcl_status check_decode(const pagedcl_attn *attn, const pagedcl_decod
     if (batch->cache_seqlens == NULL || batch->block_table_stride < 0 ||
         (batch->block_table == NULL && batch->block_table_stride > 0))
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                        "cache_seqlens and block_table must not be NULL, nor the stride below 0");
+                        "cache_seqlens and block_table must not be NULL, nor block_table_stride below 0");
     for (int32_t seq = 0; seq < batch->num_seqs; seq++)
         if (batch->cache_seqlens[seq] < 0 || batch->cache_seqlens[seq] > INT32_MAX - batch->seqlen_new)
             return pcl_fail(PAGEDCL_INVALID_LENGTH, "sequence %d has cache_seqlens %d and appends %d", seq,
@@ -362,9 +440,9 @@ pagedcl_status pagedcl_plan_decode(pagedcl_plan *plan, cl_command_queue queue, c
         .cache = plan->attn->desc.cache,
         .table = {own.block_table, own.block_table_stride},
         .decode = &own,
-        .num_seqs = own.num_seqs,
+        .tree_mask = own.tree_mask,
         .num_splits = own.num_splits < MAX_SPLITS ? own.num_splits : MAX_SPLITS,
-        .batch = {.kind = PCL_PLAN_DECODE, .seqlen_q = own.seqlen_q},
+        .batch = {.kind = PCL_PLAN_DECODE, .num_seqs = own.num_seqs, .seqlen_q = own.seqlen_q},
     };
     p.batch.total_q = (int64_t)own.num_seqs * own.seqlen_q;
     return plan_batch(&p, queue);
@@ -383,9 +461,6 @@ pagedcl_status pagedcl_plan_create(pagedcl_attn *attn, pagedcl_plan **out) {
     for (int i = 0; i < PCL_ATTN_KERNELS && status == PAGEDCL_SUCCESS; i++)
         if (attn->programs[i] != NULL)
             status = pcl_variant_kernel(&attn->variants[i], attn->programs[i], &plan->kernels[i]);
-    pagedcl_cache *cache = attn->desc.cache;
-    if (cache != NULL && status == PAGEDCL_SUCCESS)
-        status = pcl_variant_kernel(&cache->variants[PCL_CACHE_WRITE], cache->programs[PCL_CACHE_WRITE], &plan->write);
     if (status != PAGEDCL_SUCCESS) {
         pagedcl_plan_destroy(plan);
         return status;
@@ -402,8 +477,6 @@ void pagedcl_plan_destroy(pagedcl_plan *plan) {
     for (int i = 0; i < PCL_ATTN_KERNELS; i++)
         if (plan->kernels[i] != NULL)
             clReleaseKernel(plan->kernels[i]);
-    if (plan->write != NULL)
-        clReleaseKernel(plan->write);
     if (plan->partial_acc != NULL) {
         clReleaseMemObject(plan->partial_acc);
         clReleaseMemObject(plan->partial_sums);

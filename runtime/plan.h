@@ -10,22 +10,23 @@ typedef enum pcl_plan_kind { PCL_PLAN_EMPTY, PCL_PLAN_VARLEN, PCL_PLAN_DECODE } 
 /* What a checked and uploaded batch looks like to a run. Sections are indices of ints in the uploaded buffer. */
 typedef struct pcl_plan_batch {
     pcl_plan_kind kind;
-    int64_t total_q;      /* query rows of q, out and lse */
-    int64_t total_k;      /* packed key rows */
-    int64_t total_new;    /* rows of k_new and v_new; 0: no append */
-    int32_t seqlen_q;     /* decode */
-    int64_t num_work;     /* work items */
-    int64_t num_merges;   /* sequences with more than one split */
-    int64_t num_partials; /* rows of partial results */
-    int32_t work, records, merges;
-    int64_t slots; /* varlen append: index of the slots, in int64s */
-    size_t size;   /* bytes of the upload */
+    int64_t total_q;       /* query rows of q, out and lse */
+    int64_t total_k;       /* packed key rows */
+    int64_t total_new;     /* rows of k_new and v_new; 0: no append */
+    int64_t num_positions; /* the longest seqlen_k: rows that rotary tables need */
+    int32_t seqlen_q;      /* decode */
+    int64_t num_work;      /* work items */
+    int64_t num_merges;    /* sequences with more than one split */
+    int64_t num_partials;  /* rows of partial results */
+    int64_t num_appends;   /* items of a varlen append */
+    int64_t num_seqs;
+    int32_t work, records, tables, merges, appends, trees;
+    size_t size; /* bytes of the upload */
 } pcl_plan_batch;
 
 struct pagedcl_plan {
     pagedcl_attn *attn; /* retained */
     cl_kernel kernels[PCL_ATTN_KERNELS];
-    cl_kernel write;
     pcl_upload upload;
     pcl_plan_batch batch;
     pcl_fence runs; /* the last run: partial results are one run's at a time */

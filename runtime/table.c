@@ -5,7 +5,8 @@
 
 #include <inttypes.h>
 
-pagedcl_status pcl_table_check(const pagedcl_cache *cache, const pcl_table *table, int32_t seq, int64_t tokens) {
+pagedcl_status pcl_table_check(const pagedcl_cache *cache, const pcl_table *table, int32_t seq, int64_t first,
+                               int64_t tokens) {
     if (tokens < 0)
         return pcl_fail(PAGEDCL_INVALID_LENGTH, "sequence %d has length %" PRId64, seq, tokens);
     int64_t blocks = (tokens + cache->desc.block_size - 1) / cache->desc.block_size;
@@ -16,7 +17,8 @@ pagedcl_status pcl_table_check(const pagedcl_cache *cache, const pcl_table *tabl
                         seq, tokens, blocks, cache->desc.block_size, table->stride);
     for (int64_t i = 0; i < blocks; i++) {
         int32_t block = table->entries[seq * table->stride + i];
-        if (block < 0 || block >= cache->desc.num_blocks)
+        bool unseen = block == -1 && (i + 1) * cache->desc.block_size <= first;
+        if (!unseen && (block < 0 || block >= cache->desc.num_blocks))
             return pcl_fail(PAGEDCL_INVALID_BLOCK,
                             "sequence %d: entry %" PRId64 " of its block table is %d%s, inside the %" PRId64
                             " tokens in use; the pool has blocks 0 to %d",

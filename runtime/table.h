@@ -12,10 +12,12 @@ typedef struct pcl_table {
 } pcl_table;
 
 /*
- * Checks the row of sequence `seq` as far as `tokens` tokens reach. Errors: INVALID_LENGTH (below 0), CAPACITY (the
+ * Checks the row of sequence `seq` as far as `tokens` tokens reach; entries of blocks that lie before position `first`
+ * altogether may be -1. Errors: INVALID_LENGTH (below 0), CAPACITY (the
  * row is too short), INVALID_BLOCK; the message names the sequence.
  */
-pagedcl_status pcl_table_check(const pagedcl_cache *cache, const pcl_table *table, int32_t seq, int64_t tokens);
+pagedcl_status pcl_table_check(const pagedcl_cache *cache, const pcl_table *table, int32_t seq, int64_t first,
+                               int64_t tokens);
 
 /* Writes the slots of positions first .. first + count - 1 of a checked row. */
 void pcl_table_slots(const pagedcl_cache *cache, const pcl_table *table, int32_t seq, int64_t first, int64_t count,

@@ -9,7 +9,7 @@
 enum { GROWTH = 16384 };
 
 void pcl_upload_init(pcl_upload *upload, cl_context context) {
-    *upload = (pcl_upload){.context = context};
+    *upload = (pcl_upload){.context = context, .current = PCL_NO_SLOT};
 }
 
 static void drop_event(cl_event *event) {
@@ -31,8 +31,9 @@ static void release_slot(pcl_upload_slot *slot) {
 }
 
 void pcl_upload_release(pcl_upload *upload) {
-    release_slot(&upload->slots[0]);
-    release_slot(&upload->slots[1]);
+    for (size_t i = 0; i < upload->count; i++)
+        release_slot(&upload->slots[i]);
+    free(upload->slots);
 }
 
 /* New buffers; the old device buffer lives on until the commands that use it are done. */
@@ -55,14 +56,41 @@ static pagedcl_status grow(cl_context context, pcl_upload_slot *slot, size_t siz
     return PAGEDCL_SUCCESS;
 }
 
-pagedcl_status pcl_upload_begin(pcl_upload *upload, size_t size, void **staging) {
-    pcl_upload_slot *slot = &upload->slots[1 - upload->current];
-    if (slot->written != NULL) {
-        cl_int code = clWaitForEvents(1, &slot->written);
-        if (code != CL_SUCCESS && code != CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST)
-            return pcl_fail_opencl(code, "clWaitForEvents");
+/* Whether the staging buffer may be written: the write that read it last has ended, well or badly. */
+static pagedcl_status check_free(pcl_upload_slot *slot, bool *is_free) {
+    *is_free = slot->written == NULL;
+    if (*is_free)
+        return PAGEDCL_SUCCESS;
+    cl_int state = CL_COMPLETE;
+    PCL_TRY(pcl_event_state(slot->written, &state));
+    *is_free = state <= CL_COMPLETE;
+    if (*is_free)
         drop_event(&slot->written);
+    return PAGEDCL_SUCCESS;
+}
+
+/* Chooses a slot other than the current one, a new one when all are busy. */
+static pagedcl_status choose_next(pcl_upload *upload) {
+    for (size_t i = 0; i < upload->count; i++) {
+        bool is_free = false;
+        upload->next = i;
+        if (i != upload->current)
+            PCL_TRY(check_free(&upload->slots[i], &is_free));
+        if (is_free)
+            return PAGEDCL_SUCCESS;
     }
+    pcl_upload_slot *slots = realloc(upload->slots, (upload->count + 1) * sizeof *slots);
+    if (slots == NULL)
+        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for an upload beside %zu that wait", upload->count);
+    upload->slots = slots;
+    upload->next = upload->count++;
+    upload->slots[upload->next] = (pcl_upload_slot){0};
+    return PAGEDCL_SUCCESS;
+}
+
+pagedcl_status pcl_upload_begin(pcl_upload *upload, size_t size, void **staging) {
+    PCL_TRY(choose_next(upload));
+    pcl_upload_slot *slot = &upload->slots[upload->next];
     if (slot->capacity < size)
         PCL_TRY(grow(upload->context, slot, size));
     *staging = slot->staging;
@@ -70,13 +98,13 @@ pagedcl_status pcl_upload_begin(pcl_upload *upload, size_t size, void **staging)
 }
 
 pagedcl_status pcl_upload_send(pcl_upload *upload, pcl_chain *chain, size_t size) {
-    pcl_upload_slot *slot = &upload->slots[1 - upload->current];
+    pcl_upload_slot *slot = &upload->slots[upload->next];
     PCL_TRY(pcl_fence_wait(&slot->last, chain));
     PCL_TRY(pcl_chain_write(chain, slot->buffer, 0, size, slot->staging));
     slot->written = pcl_chain_last(chain);
     pcl_fence_set(&slot->last, chain);
     PCL_TRY(chain->status);
-    upload->current = 1 - upload->current;
+    upload->current = upload->next;
     return PAGEDCL_SUCCESS;
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small host data on its way to the device, double-buffered: the caller's arrays are copied into one of two staging
- * buffers, which a non-blocking write carries to its device buffer. The other pair may still be in use.
+ * Small host data on its way to the device: the caller's arrays are copied into a staging buffer, which a non-blocking
+ * write carries to its device buffer. There are two such pairs, and more only while writes wait for something, so that
+ * no call ever has to.
  */
 #ifndef PCL_UPLOAD_H
 #define PCL_UPLOAD_H
@@ -9,6 +10,7 @@
 #include "chain.h"
 
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct pcl_upload_slot {
     void *staging;
@@ -18,18 +20,22 @@ typedef struct pcl_upload_slot {
     pcl_fence last;   /* the last command that writes or reads the device buffer */
 } pcl_upload_slot;
 
+#define PCL_NO_SLOT SIZE_MAX
+
 typedef struct pcl_upload {
     cl_context context;
-    pcl_upload_slot slots[2];
-    int current; /* the slot last sent */
+    pcl_upload_slot *slots;
+    size_t count;
+    size_t current; /* the slot last sent; PCL_NO_SLOT: none */
+    size_t next;    /* the slot that pcl_upload_begin chose */
 } pcl_upload;
 
 void pcl_upload_init(pcl_upload *upload, cl_context context);
 void pcl_upload_release(pcl_upload *upload);
 
 /*
- * The staging buffer of the next upload, with room for size > 0 bytes. Blocks only while the write of the upload before
- * last runs. Until pcl_upload_send the current buffer stays current.
+ * The staging buffer of the next upload, with room for size > 0 bytes. Until pcl_upload_send the current buffer stays
+ * current.
  */
 pagedcl_status pcl_upload_begin(pcl_upload *upload, size_t size, void **staging);
 

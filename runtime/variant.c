@@ -13,12 +13,14 @@
 
 /* X(kernel): the kernels that the build embeds. */
 #define KERNELS(X)  \
+    X(attn_append)  \
     X(attn_decode)  \
     X(attn_merge)   \
     X(attn_varlen)  \
     X(cache_copy)   \
     X(cache_gather) \
-    X(cache_write)
+    X(cache_write)  \
+    X(merge)
 
 #define DECLARE_SOURCE(kernel) extern const char pcl_source_##kernel[];
 KERNELS(DECLARE_SOURCE)
@@ -32,7 +34,7 @@ static const struct embedded {
 #undef EMBEDDED
 };
 
-enum { MAX_VARIANTS = 8, OPTIONS_SIZE = 2048 };
+enum { MAX_VARIANTS = 8, OPTIONS_SIZE = 4096 };
 
 /* Keys are made of the library's own words and numbers: they fit, or a test that builds the variant fails. */
 static void append(pcl_variant *variant, const char *text) {

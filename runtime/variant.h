@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 typedef struct pcl_variant {
-    char key[512];
+    char key[1024];
 } pcl_variant;
 
 /* A variant of cl/<kernel>.cl without macros; then one call a macro. */

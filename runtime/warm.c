@@ -23,7 +23,7 @@ static pagedcl_status close_queue(cl_command_queue queue, pagedcl_status status)
 }
 
 static pagedcl_status launch_cache(pagedcl_cache *cache, pcl_chain *chain) {
-    cl_mem any = cache->k[0];
+    cl_mem any = cache->k.buffers[0];
     PCL_TRY(pcl_cache_enqueue_write(cache, chain, cache->kernels[PCL_CACHE_WRITE], 0, &(pagedcl_tensor){.mem = any},
                                     &(pagedcl_tensor){.mem = any}, PAGEDCL_FLOAT32, any, 0, 0));
     PCL_TRY(pcl_cache_enqueue_gather(cache, chain, 0, any, 0, &(pagedcl_tensor){.mem = any},
@@ -57,11 +57,12 @@ static pagedcl_status launch_attn(pagedcl_attn *attn, pagedcl_plan *plan, cl_com
     pagedcl_attn_args args = PAGEDCL_ATTN_ARGS_INIT;
     args.q.mem = args.out.mem = any;
     args.k.mem = args.v.mem = attn->desc.cache == NULL ? any : NULL;
-    plan->batch = (pcl_plan_batch){.kind = PCL_PLAN_VARLEN, .num_work = 1};
-    if (status == PAGEDCL_SUCCESS)
+    args.k_new.mem = any;
+    plan->batch = (pcl_plan_batch){.kind = PCL_PLAN_VARLEN, .num_work = 1, .num_appends = attn->desc.cache != NULL};
+    if (status == PAGEDCL_SUCCESS && attn->programs[PCL_ATTN_VARLEN] != NULL)
         status = pcl_attn_enqueue(attn, plan, &args, &chain);
     plan->batch = (pcl_plan_batch){.kind = PCL_PLAN_DECODE, .num_work = 1, .num_merges = 1, .seqlen_q = 1};
-    if (status == PAGEDCL_SUCCESS && attn->desc.cache != NULL)
+    if (status == PAGEDCL_SUCCESS && attn->programs[PCL_ATTN_DECODE] != NULL)
         status = pcl_attn_enqueue(attn, plan, &args, &chain);
     return pcl_chain_end(&chain, status, NULL);
 }
@@ -83,6 +84,27 @@ pagedcl_status pcl_warm_attn(pagedcl_attn *attn) {
     if (status == PAGEDCL_SUCCESS)
         status = close_queue(queue, launch_attn(attn, plan, queue, any));
     pagedcl_plan_destroy(plan);
+    clReleaseMemObject(any);
+    return status;
+}
+
+pagedcl_status pcl_warm_merge(pagedcl_merge *merge) {
+    pagedcl_device *device = pcl_merge_device(merge);
+    if (!device->quirks.compiles_at_launch)
+        return PAGEDCL_SUCCESS;
+    cl_int code = CL_SUCCESS;
+    cl_mem any = clCreateBuffer(device->context, CL_MEM_READ_WRITE, sizeof(cl_float), NULL, &code);
+    if (code != CL_SUCCESS)
+        return pcl_fail_opencl(code, "clCreateBuffer");
+    cl_command_queue queue = NULL;
+    pcl_chain chain;
+    pagedcl_status status = open_queue(device, &queue);
+    if (status == PAGEDCL_SUCCESS) {
+        status = pcl_chain_begin(&chain, device, queue, 0, NULL);
+        if (status == PAGEDCL_SUCCESS)
+            status = pcl_chain_end(&chain, pcl_merge_launch_nothing(merge, &chain, any), NULL);
+        status = close_queue(queue, status);
+    }
     clReleaseMemObject(any);
     return status;
 }

@@ -8,8 +8,10 @@
 
 #include "attn.h"
 #include "cache.h"
+#include "merge.h"
 
 pagedcl_status pcl_warm_cache(pagedcl_cache *cache);
 pagedcl_status pcl_warm_attn(pagedcl_attn *attn);
+pagedcl_status pcl_warm_merge(pagedcl_merge *merge);
 
 #endif

@@ -306,8 +306,12 @@ static void prepare_other_batch(void *at) {
     scene *s = at;
     int32_t num_splits = s->problem.c.num_splits;
     s->problem.c.num_splits = 1;
-    for (int i = 0; i < 2; i++)
+    /* An upload that is still on its way would make the next take a third buffer. */
+    finish(s);
+    for (int i = 0; i < 2; i++) {
         expect_ok(attn_rig_plan(&s->rig, NULL));
+        finish(s);
+    }
     s->problem.c.num_splits = num_splits;
     restore(s);
 }

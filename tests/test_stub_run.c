@@ -137,6 +137,7 @@ Test(stub_run, steps_leave_nothing_behind) {
         expect_ok(attn_rig_plan(&rig, NULL));
         for (int layer = 0; layer < 4; layer++)
             attn_rig_run(&rig, NULL, 0, NULL, NULL);
+        expect_cl(clFinish(pagedcl_device_queue(device)));
         stub_objects live = stub_live();
         if (step == 2)
             steady = live;

@@ -244,29 +244,7 @@ Test(tool, says_how_a_call_was_refused) {
     tool_run_free(&run);
 }
 
-static const char *const unsupported[] = {
-    "decode-rope-interleaved-part",
-    "decode-rope",
-    "decode-sinks",
-    "decode-softcap",
-    "decode-window",
-    "merge",
-    "varlen-alibi",
-    "varlen-sinks",
-    "varlen-softcap",
-    "varlen-window",
-    "varlen-window-both",
-};
-enum { NUM_UNSUPPORTED = sizeof unsupported / sizeof unsupported[0] };
-
-static const char *expected_result(const char *name) {
-    for (int i = 0; i < NUM_UNSUPPORTED; i++)
-        if (strcmp(name, unsupported[i]) == 0)
-            return "unsupported";
-    return "pass";
-}
-
-/* Every golden case, on every tier: it passes, or it needs what the library has no call for. */
+/* Every golden case passes, on every tier. */
 static void replay_golden(const char *tier) {
     glob_t files;
     cr_assert_eq(glob(TEST_CASES_DIR "/*.safetensors", 0, NULL, &files), 0);
@@ -278,15 +256,15 @@ static void replay_golden(const char *tier) {
     cr_expect_eq(run.exit_status, 0);
     json_t *document = json_loads(run.out, 0, NULL);
     cr_assert_not_null(document, "%s%s", run.out, run.err);
-    cr_expect_eq(json_integer_value(json_object_get(document, "unsupported")), NUM_UNSUPPORTED);
-    cr_expect_eq((size_t)json_integer_value(json_object_get(document, "passed")), files.gl_pathc - NUM_UNSUPPORTED);
+    cr_expect_eq(json_integer_value(json_object_get(document, "unsupported")), 0);
+    cr_expect_eq((size_t)json_integer_value(json_object_get(document, "passed")), files.gl_pathc);
     const json_t *cases = json_object_get(document, "cases");
     cr_assert_eq(json_array_size(cases), files.gl_pathc);
     for (size_t i = 0; i < files.gl_pathc; i++) {
         const json_t *row = json_array_get(cases, i);
         const char *name = json_string_value(json_object_get(row, "name"));
         const char *got_tier = json_string_value(json_object_get(row, "tier"));
-        cr_expect_str_eq(json_string_value(json_object_get(row, "result")), expected_result(name), "%s: %s", name,
+        cr_expect_str_eq(json_string_value(json_object_get(row, "result")), "pass", "%s: %s", name,
                          json_string_value(json_object_get(row, "message")));
         cr_expect(!got_tier || strcmp(got_tier, tier) == 0, "%s ran on tier %s", name, got_tier);
     }

@@ -286,16 +286,20 @@ static bool read_parameters(reader *r) {
 
     double softmax_scale = 0;
     double softcap = 0;
-    int32_t causal = 0;
+    int32_t causal = 0, interleaved = 0;
     c->window_left = c->window_right = -1;
     if (!read_number(r, "softmax_scale", -HUGE_VAL, &softmax_scale) || !read_number(r, "softcap", 0, &softcap) ||
         !read_number(r, "atol", 0, &c->atol) || !read_number(r, "rtol", 0, &c->rtol) ||
-        !read_integer(r, "causal", 0, &causal) || !read_integer(r, "window_left", -1, &c->window_left) ||
+        !read_integer(r, "causal", 0, &causal) || !read_integer(r, "rotary_interleaved", 0, &interleaved) ||
+        !read_integer(r, "window_left", -1, &c->window_left) ||
         !read_integer(r, "window_right", -1, &c->window_right) || !read_integer(r, "num_splits", 0, &c->num_splits))
         return false;
     if (causal > 1)
         return file_fail(&r->error, "causal is %" PRId32 ", but must be 0 or 1", causal);
+    if (interleaved > 1)
+        return file_fail(&r->error, "rotary_interleaved is %" PRId32 ", but must be 0 or 1", interleaved);
     c->causal = causal;
+    c->rotary_interleaved = interleaved;
     c->softmax_scale = (float)softmax_scale;
     c->softcap = (float)softcap;
     return true;
@@ -345,18 +349,8 @@ void case_close(case_file *file) {
 }
 
 const char *case_unsupported_feature(const case_file *file) {
-    if (file->op == CASE_MERGE)
-        return "merge";
-    if (file->window_left >= 0 || file->window_right >= 0)
-        return "a window";
-    if (file->softcap > 0)
-        return "softcap";
-    if (file->alibi_slopes)
-        return "ALiBi";
-    if (file->sinks)
-        return "sinks";
-    if (file->rotary_cos)
-        return "rotary";
+    if (file->op == CASE_MERGE && file->out_a->dtype != SAFETENSORS_F32)
+        return "a merge in another dtype than F32";
     if (file->k_new && file->k_new->dtype != file->q->dtype)
         return "k_new in another dtype than q";
     return NULL;

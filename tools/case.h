@@ -34,6 +34,7 @@ typedef struct case_file {
     int32_t window_right;
     float softcap;
     int32_t num_splits;
+    bool rotary_interleaved;
     double atol;
     double rtol;
     const char *expect_error; /* NULL: the call must succeed */

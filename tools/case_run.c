@@ -3,6 +3,8 @@
 
 #include "difference.h"
 
+#include <pagedcl/merge.h>
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,7 +31,16 @@ typedef struct run {
     cl_mem q;
     cl_mem k;
     cl_mem v;
-    output out; /* of attention */
+    cl_mem rotary_cos;
+    cl_mem rotary_sin;
+    cl_mem alibi_slopes;
+    cl_mem sinks;
+    cl_mem out_a;
+    cl_mem lse_a;
+    cl_mem out_b;
+    cl_mem lse_b;
+    pagedcl_merge *merge;
+    output out; /* of attention and merge */
     output lse;
     output k_out; /* of gather */
     output v_out;
@@ -106,8 +117,14 @@ static bool prepare(run *r) {
     if (!make_input(r, &r->q, c->q) || !make_input(r, &r->k, c->k_new ? c->k_new : c->k) ||
         !make_input(r, &r->v, c->v_new ? c->v_new : c->v))
         return false;
-    if (c->q) {
-        size_t num_elements = (size_t)c->q->num_elements;
+    if (!make_input(r, &r->rotary_cos, c->rotary_cos) || !make_input(r, &r->rotary_sin, c->rotary_sin) ||
+        !make_input(r, &r->alibi_slopes, c->alibi_slopes) || !make_input(r, &r->sinks, c->sinks) ||
+        !make_input(r, &r->out_a, c->out_a) || !make_input(r, &r->lse_a, c->lse_a) ||
+        !make_input(r, &r->out_b, c->out_b) || !make_input(r, &r->lse_b, c->lse_b))
+        return false;
+    const safetensors_tensor *like_out = c->q ? c->q : c->out_a;
+    if (like_out) {
+        size_t num_elements = (size_t)like_out->num_elements;
         size_t num_rows_heads = c->head_dim > 0 ? num_elements / (size_t)c->head_dim : 0;
         return make_output(r, &r->out, num_elements * sizeof(float)) &&
                make_output(r, &r->lse, num_rows_heads * sizeof(float));
@@ -120,10 +137,13 @@ static bool prepare(run *r) {
 }
 
 static void release(run *r) {
+    pagedcl_merge_destroy(r->merge);
     pagedcl_plan_destroy(r->plan);
     pagedcl_attn_destroy(r->attn);
     pagedcl_cache_destroy(r->cache);
-    const cl_mem buffers[] = {r->q, r->k, r->v, r->out.mem, r->lse.mem, r->k_out.mem, r->v_out.mem};
+    const cl_mem buffers[] = {r->q,       r->k,         r->v,        r->rotary_cos, r->rotary_sin, r->alibi_slopes,
+                              r->sinks,   r->out_a,     r->lse_a,    r->out_b,      r->lse_b,      r->out.mem,
+                              r->lse.mem, r->k_out.mem, r->v_out.mem};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         if (buffers[i])
             clReleaseMemObject(buffers[i]);
@@ -183,6 +203,19 @@ static pagedcl_status call_attention(run *r, pagedcl_tier tier) {
     desc.out_dtype = PAGEDCL_FLOAT32;
     desc.softmax_scale = c->softmax_scale;
     desc.causal = c->causal;
+    desc.paths = c->op == CASE_DECODE ? PAGEDCL_PATH_DECODE : PAGEDCL_PATH_VARLEN;
+    if (c->window_left >= 0 || c->window_right >= 0) {
+        desc.has_window = 1;
+        desc.window_left = c->window_left;
+        desc.window_right = c->window_right;
+    }
+    desc.softcap = c->softcap;
+    desc.has_alibi = c->alibi_slopes != NULL;
+    desc.has_sinks = c->sinks != NULL;
+    if (c->rotary_cos) {
+        desc.rotary_dim = (int32_t)(2 * c->rotary_cos->shape[1]);
+        desc.rotary_interleaved = c->rotary_interleaved;
+    }
     desc.tier = tier;
     TRY(pagedcl_attn_create(r->device, &desc, &r->attn));
     TRY(pagedcl_attn_get_desc(r->attn, &desc));
@@ -194,6 +227,11 @@ static pagedcl_status call_attention(run *r, pagedcl_tier tier) {
     args.q.mem = r->q;
     args.out.mem = r->out.mem;
     args.lse = r->lse.mem;
+    args.alibi_slopes = r->alibi_slopes;
+    args.sinks = r->sinks;
+    args.rotary_cos = r->rotary_cos;
+    args.rotary_sin = r->rotary_sin;
+    args.rotary_positions = c->rotary_cos ? c->rotary_cos->shape[0] : 0;
     if (c->k) {
         args.k.mem = r->k;
         args.v.mem = r->v;
@@ -202,6 +240,18 @@ static pagedcl_status call_attention(run *r, pagedcl_tier tier) {
         args.v_new.mem = r->v;
     }
     return pagedcl_attn_run(r->attn, NULL, r->plan, &args, 0, NULL, NULL);
+}
+
+static pagedcl_status call_merge(run *r) {
+    const case_file *c = r->c;
+    pagedcl_merge_desc desc = PAGEDCL_MERGE_DESC_INIT;
+    desc.num_heads = c->num_heads;
+    desc.head_dim = c->head_dim;
+    TRY(pagedcl_merge_create(r->device, &desc, &r->merge));
+    const pagedcl_partial a = {.out = {.mem = r->out_a}, .lse = r->lse_a};
+    const pagedcl_partial b = {.out = {.mem = r->out_b}, .lse = r->lse_b};
+    const pagedcl_partial result = {.out = {.mem = r->out.mem}, .lse = r->lse.mem};
+    return pagedcl_merge_run(r->merge, NULL, c->out_a->shape[0], &a, &b, &result, 0, NULL, NULL);
 }
 
 static pagedcl_status call(run *r, pagedcl_tier tier) {
@@ -227,7 +277,7 @@ static pagedcl_status call(run *r, pagedcl_tier tier) {
     case CASE_COPY_BLOCKS:
         return pagedcl_cache_copy_blocks(r->cache, NULL, r->block_pairs, c->block_pairs->shape[0], 0, NULL, NULL);
     case CASE_MERGE:
-        break;
+        return call_merge(r);
     }
     return PAGEDCL_UNSUPPORTED;
 }

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What one work-group of an attention kernel has to do: the part of the plan that it reads, and its view of the tensors.
- * Shape macros: HEAD_DIM, NUM_HEADS, NUM_KV_HEADS, BLOCK_SIZE and NUM_SEGMENTS (with WITH_PAGED), Q_DTYPE, KV_DTYPE,
- * OUT_DTYPE. WITH_PAGED: keys come through a block table, not packed. WITH_APPEND: keys from new_first on are read from
- * k_new and v_new, and stored into the pool on the way. WITH_SPLITS: a sequence's keys may be cut into parts.
+ * What one work-group of an attention kernel has to do: the part of the plan that it reads, which keys its rows see, and
+ * its view of the keys.
+ *
+ * Shape macros: HEAD_DIM, HEAD_DIM_V, NUM_HEADS, NUM_KV_HEADS, Q_DTYPE, KV_DTYPE, OUT_DTYPE, ROTARY_DIM (0: none),
+ * ROTARY_INTERLEAVED, and with WITH_PAGED those of pool.h. WITH_PAGED: keys come through a block table, not packed.
+ * WITH_APPEND: keys from new_first on are read from k_new and v_new, and stored into the pool on the way. WITH_SPLITS: a
+ * sequence's keys may be cut into parts. WITH_SOFTCAP, WITH_ALIBI, WITH_SINKS, WITH_TREE: the feature is compiled in.
  *
  * The rows of a problem are the query rows of one sequence that read one KV head, query heads innermost: row r is token
  * r / GROUP, head kv_head * GROUP + r % GROUP. So K and V are read once for all of them.
@@ -11,8 +14,10 @@
 #ifndef ATTN_PROBLEM_H
 #define ATTN_PROBLEM_H
 
-#if !defined(HEAD_DIM) || !defined(NUM_HEADS) || !defined(NUM_KV_HEADS) || !defined(WITH_PAGED) ||                     \
-    !defined(WITH_APPEND) || !defined(WITH_SPLITS) || !defined(TUNE_ROWS) || !defined(TUNE_KEYS) || !defined(TUNE_WG)
+#if !defined(HEAD_DIM) || !defined(HEAD_DIM_V) || !defined(NUM_HEADS) || !defined(NUM_KV_HEADS) ||                     \
+    !defined(WITH_PAGED) || !defined(WITH_APPEND) || !defined(WITH_SPLITS) || !defined(WITH_SOFTCAP) ||                \
+    !defined(WITH_ALIBI) || !defined(WITH_SINKS) || !defined(WITH_TREE) || !defined(ROTARY_DIM) ||                     \
+    !defined(ROTARY_INTERLEAVED) || !defined(TUNE_ROWS) || !defined(TUNE_KEYS) || !defined(TUNE_WG)
 #error a macro of attn_problem.h is missing
 #endif
 
@@ -22,29 +27,47 @@
 #endif
 
 #define GROUP (NUM_HEADS / NUM_KV_HEADS)
-#define VECTORS (HEAD_DIM / 8)
 
-/* Layouts: x offset, y token stride, z head stride, in elements. */
+/* Vectors of 8 elements that cover a row, and their elements. */
+#define K_VECTORS ((HEAD_DIM + 7) / 8)
+#define V_VECTORS ((HEAD_DIM_V + 7) / 8)
+#define K_PADDED (K_VECTORS * 8)
+#define V_PADDED (V_VECTORS * 8)
+
+#define LOG2_E 1.44269504088896340736f
+#define LN_2 0.69314718055994530942f
+
+/* Layouts of tensors: x offset, y token stride, z head stride, in elements. */
+static long layout_at(long4 layout, long token, int head) {
+    return layout.x + token * layout.y + head * layout.z;
+}
+
+/* Where keys come from. */
 #if WITH_PAGED
-#define KEYS_PARAMS POOL_PARAMS(k_pool), POOL_PARAMS(v_pool), int segment_shift
-#define KEYS_SOURCE POOL(k_pool), POOL(v_pool), segment_shift
+#define KEYS_PARAMS POOL_PARAMS
+#define KEYS_SOURCE {POOL_KEYS, POOL_VALUES}
 typedef struct keys_source {
     pool k, v;
-    int segment_shift;
 } keys_source;
 #else
 #define KEYS_PARAMS                                                                                                    \
     const __global STORAGE(KV) *k_packed, long4 k_layout, const __global STORAGE(KV) *v_packed, long4 v_layout
-#define KEYS_SOURCE k_packed, v_packed, k_layout, v_layout
+#define KEYS_SOURCE {k_packed, v_packed, k_layout, v_layout}
 typedef struct keys_source {
     const __global STORAGE(KV) *k, *v;
     long4 k_layout, v_layout;
 } keys_source;
 #endif
 
-#if WITH_APPEND
+/* New keys, and the rotary tables [positions, ROTARY_DIM / 2] that rotate them and q. */
 #define NEW_PARAMS                                                                                                     \
-    const __global STORAGE(Q) *k_new, long4 k_new_layout, const __global STORAGE(Q) *v_new, long4 v_new_layout,
+    const __global STORAGE(Q) *k_new, long4 k_new_layout, const __global STORAGE(Q) *v_new, long4 v_new_layout
+#define ROTARY_PARAMS const __global float *rotary_cos, const __global float *rotary_sin, long2 rotary_offsets
+#define ROTARY_SOURCE {rotary_cos + rotary_offsets.x, rotary_sin + rotary_offsets.y}
+typedef struct rotary_source {
+    const __global float *cos, *sin;
+} rotary_source;
+#if WITH_APPEND
 #define NEW_SOURCE {k_new, v_new, k_new_layout, v_new_layout}
 typedef struct new_source {
     const __global STORAGE(Q) *k, *v;
@@ -52,45 +75,58 @@ typedef struct new_source {
 } new_source;
 #endif
 
+/* What happens to a score between product and softmax. window: x left, y right, -1 unbounded; causal is right 0. scale:
+   x what q is multiplied by, y softcap * log2(e). alibi: [.. , NUM_HEADS] with a stride between sequences. */
+#define MASK_PARAMS                                                                                                    \
+    float2 scale, int2 window, const __global float *alibi, long2 alibi_layout, const __global float *sinks,           \
+        long sinks_offset
+#define MASK_SOURCE {scale, window, alibi, alibi_layout, sinks + sinks_offset}
+typedef struct mask_source {
+    float2 scale;
+    int2 window;
+    const __global float *alibi;
+    long2 alibi_layout; /* x offset, y stride */
+    const __global float *sinks;
+} mask_source;
+
 typedef struct attn_problem {
     /* From the plan's work list and the sequence's record. */
+    int seq;
     int kv_head;
-    int first_row;   /* of the tile */
-    int num_rows;    /* of the problem, q_len * GROUP */
-    int q_start;     /* the sequence's first query row */
+    int first_row; /* of the tile */
+    int num_rows;  /* of the problem, q_len * GROUP */
+    int q_start;   /* the sequence's first query row */
     int q_len;
-    int k_start;     /* its first key row; in the pool: where its block table begins in the plan */
+    int k_start;   /* its first key row; in the pool: where its block table begins in the plan */
     int k_len;
-    int new_first;   /* first position that the run appends; k_len without */
-    int new_start;   /* its row in k_new */
-    int key_begin;   /* keys of this part: key_begin .. key_end - 1 */
+    int new_first; /* first position that the run appends; k_len without */
+    int new_start; /* its row in k_new */
+    int key_begin; /* keys of this part: key_begin .. key_end - 1 */
     int key_end;
-    int split;
+    int first_split; /* the first split that matters */
+    int split;       /* counted from that */
     int num_splits;
-    int partial_start; /* row of the partial results where the sequence's begin */
-    const __global int *table; /* the sequence's block table */
+    int partial_start;             /* row of the partial results where the sequence's begin */
+    const __global int *table;     /* the sequence's block table */
+    const __global uint *tree;     /* bit j of q_len: the row's token sees new token j; tree_words words a token */
+    int tree_words;
     /* Tensors. */
     keys_source keys;
+    rotary_source rotary;
 #if WITH_APPEND
     new_source fresh;
 #endif
-    int causal;
+    mask_source mask;
 } attn_problem;
 
 /* Ints of a work item and of a sequence's record in the plan; the host writes the same (runtime/plan.c). */
 #define WORK_INTS 4
-#define RECORD_INTS 8
+#define RECORD_INTS 12
 
-/*
- * Reads work item `item`. sections: x the plan's work list, y its records. A work item is the sequence, the first row of
- * the tile, the split, and the keys of a split.
- */
-static void problem_from_plan(attn_problem *p, const __global int *plan, int2 sections, int item) {
-    const __global int *work = plan + sections.x + (long)item * WORK_INTS;
-    const __global int *record = plan + sections.y + (long)work[0] * RECORD_INTS;
-    const int split_size = work[3];
-    p->first_row = work[1];
-    p->split = work[2];
+/* Reads the record of a sequence; `records` is where they begin in the plan. */
+static void problem_from_record(attn_problem *p, const __global int *plan, int records, int seq) {
+    const __global int *record = plan + records + (long)seq * RECORD_INTS;
+    p->seq = seq;
     p->q_start = record[0];
     p->q_len = record[1];
     p->k_start = record[2];
@@ -99,15 +135,25 @@ static void problem_from_plan(attn_problem *p, const __global int *plan, int2 se
     p->new_start = record[5];
     p->num_splits = record[6];
     p->partial_start = record[7];
+    p->first_split = record[8];
+    p->tree = (const __global uint *)(plan + record[9]);
+    p->tree_words = (p->q_len + 31) / 32;
     p->num_rows = p->q_len * GROUP;
     p->table = plan + p->k_start;
-    p->key_begin = p->split * split_size;
-    p->key_end = p->num_splits > 1 ? min(p->key_begin + split_size, p->k_len) : p->k_len;
 }
 
-/* Row r sees keys 0 .. problem_limit - 1. */
-static int problem_limit(const attn_problem *p, int row) {
-    return p->causal ? clamp(row / GROUP + p->k_len - p->q_len + 1, 0, p->k_len) : p->k_len;
+/*
+ * Reads work item `item`. sections: x the plan's work list, y its records. A work item is the sequence, the first row of
+ * the tile, the split, and the keys of a split, 0 for all.
+ */
+static void problem_from_plan(attn_problem *p, const __global int *plan, int2 sections, int item) {
+    const __global int *work = plan + sections.x + (long)item * WORK_INTS;
+    const int split_size = work[3];
+    problem_from_record(p, plan, sections.y, work[0]);
+    p->first_row = work[1];
+    p->split = work[2];
+    p->key_begin = (p->first_split + p->split) * split_size;
+    p->key_end = split_size == 0 ? p->k_len : min(p->key_begin + split_size, p->k_len);
 }
 
 static int problem_head(const attn_problem *p, int row) {
@@ -119,25 +165,116 @@ static long problem_token(const attn_problem *p, int row) {
     return (long)p->q_start + row / GROUP;
 }
 
-static long layout_at(long4 layout, long token, int head) {
-    return layout.x + token * layout.y + head * layout.z;
+/* The position of a row among the keys. */
+static int problem_position(const attn_problem *p, int row) {
+    return row / GROUP + p->k_len - p->q_len;
 }
 
-#if WITH_PAGED
-static const __global STORAGE(KV) * key_row(const attn_problem *p, int position) {
-    return pool_row(&p->keys.k, p->keys.segment_shift, p->table[position / BLOCK_SIZE], position % BLOCK_SIZE,
-                    p->kv_head);
+/* Row r sees no key outside problem_low .. problem_high - 1; neither falls with r. */
+static int problem_low(const attn_problem *p, int row) {
+    return p->mask.window.x < 0 ? 0 : max(problem_position(p, row) - p->mask.window.x, 0);
 }
-static const __global STORAGE(KV) * value_row(const attn_problem *p, int position) {
-    return pool_row(&p->keys.v, p->keys.segment_shift, p->table[position / BLOCK_SIZE], position % BLOCK_SIZE,
-                    p->kv_head);
+static int problem_high(const attn_problem *p, int row) {
+    /* The window may reach beyond 2^31: compare, then add. */
+    int position = problem_position(p, row);
+    return p->mask.window.y < 0 || p->mask.window.y >= p->k_len - position
+               ? p->k_len
+               : max(position + p->mask.window.y + 1, 0);
+}
+
+/* Whether a row sees the key at a position that lies between its low and high. */
+static bool problem_sees(const attn_problem *p, int row, int position) {
+#if WITH_TREE
+    int new_token = position - (p->k_len - p->q_len);
+    if (new_token >= 0)
+        return (p->tree[(long)(row / GROUP) * p->tree_words + new_token / 32] >> new_token % 32 & 1) != 0;
+#endif
+    (void)p;
+    (void)row;
+    (void)position;
+    return true;
+}
+
+/* The score in base 2 of a row and a key, from the product with the scaled q. */
+static float problem_score(const attn_problem *p, int row, int position, float product) {
+    float score = product;
+#if WITH_SOFTCAP
+    score = p->mask.scale.y * tanh(product);
+#endif
+#if WITH_ALIBI
+    float slope = p->mask.alibi[p->mask.alibi_layout.x + p->seq * p->mask.alibi_layout.y + problem_head(p, row)];
+    score -= slope * LOG2_E * fabs((float)(problem_position(p, row) - position));
+#endif
+    bool seen = position >= problem_low(p, row) && position < min(problem_high(p, row), p->key_end) &&
+                problem_sees(p, row, position);
+    return seen ? score : -INFINITY;
+}
+
+/* Elements d .. d + 7 of a row of k_new or q, rotated for a position; the row begins at index `at`. */
+static float8 rotated8(const rotary_source *rotary, const __global STORAGE(Q) * base, long at, int d, int position) {
+#if ROTARY_DIM > 0
+    if (d < ROTARY_DIM) {
+        const __global float *cosines = rotary->cos + (long)position * (ROTARY_DIM / 2);
+        const __global float *sines = rotary->sin + (long)position * (ROTARY_DIM / 2);
+        float x[8];
+        for (int j = 0; j < 8; j++) {
+            int e = d + j;
+            x[j] = e < HEAD_DIM ? LOAD1(Q)(base, at + e) : 0;
+            if (e < ROTARY_DIM) {
+                bool first = ROTARY_INTERLEAVED ? e % 2 == 0 : e < ROTARY_DIM / 2;
+                int pair = ROTARY_INTERLEAVED ? e / 2 : first ? e : e - ROTARY_DIM / 2;
+                int other = ROTARY_INTERLEAVED ? e ^ 1 : first ? e + ROTARY_DIM / 2 : pair;
+                float y = LOAD1(Q)(base, at + other) * sines[pair];
+                x[j] = x[j] * cosines[pair] + (first ? -y : y);
+            }
+        }
+        return vload8(0, x);
+    }
+#endif
+    (void)rotary;
+    (void)position;
+    return ROW_LOAD8(Q, base, at, d, HEAD_DIM);
+}
+
+/* Elements d .. d + 7 of a query row, ready for the products. */
+static float8 query8(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, int row, int d) {
+    long at = layout_at(q_layout, problem_token(p, row), problem_head(p, row));
+    return rotated8(&p->rotary, q, at, d, problem_position(p, row)) * p->mask.scale.x;
+}
+
+#if WITH_APPEND
+/* New keys and values as k_new and v_new have them, rotated. */
+static float8 new_key8(const attn_problem *p, int position, int d) {
+    long at = layout_at(p->fresh.k_layout, (long)p->new_start + (position - p->new_first), p->kv_head);
+    return rotated8(&p->rotary, p->fresh.k, at, d, position);
+}
+static float8 new_value8(const attn_problem *p, int position, int d) {
+    long at = layout_at(p->fresh.v_layout, (long)p->new_start + (position - p->new_first), p->kv_head);
+    return ROW_LOAD8(Q, p->fresh.v, at, d, HEAD_DIM_V);
+}
+#endif
+
+/* The row of an old key or value: base and index. */
+#if WITH_PAGED
+typedef pool_row keys_row;
+static keys_row key_row(const attn_problem *p, int position) {
+    return pool_row_at(&p->keys.k, p->table[position / BLOCK_SIZE], position % BLOCK_SIZE, p->kv_head);
+}
+static keys_row value_row(const attn_problem *p, int position) {
+    return pool_row_at(&p->keys.v, p->table[position / BLOCK_SIZE], position % BLOCK_SIZE, p->kv_head);
 }
 #else
-static const __global STORAGE(KV) * key_row(const attn_problem *p, int position) {
-    return p->keys.k + layout_at(p->keys.k_layout, (long)p->k_start + position, p->kv_head);
+typedef struct keys_row {
+    const __global STORAGE(KV) *base;
+    long at;
+} keys_row;
+static keys_row key_row(const attn_problem *p, int position) {
+    keys_row row = {p->keys.k, layout_at(p->keys.k_layout, (long)p->k_start + position, p->kv_head)};
+    return row;
 }
-static const __global STORAGE(KV) * value_row(const attn_problem *p, int position) {
-    return p->keys.v + layout_at(p->keys.v_layout, (long)p->k_start + position, p->kv_head);
+static keys_row value_row(const attn_problem *p, int position) {
+    keys_row row = {p->keys.v, layout_at(p->keys.v_layout, (long)p->k_start + position, p->kv_head)};
+    return row;
 }
 #endif
 
@@ -146,41 +283,35 @@ static const __global STORAGE(KV) * value_row(const attn_problem *p, int positio
 static float8 key8(const attn_problem *p, int position, int d) {
 #if WITH_APPEND
     if (position >= p->new_first)
-        return ROUND8(KV)(LOAD8(Q)(p->fresh.k + layout_at(p->fresh.k_layout,
-                                                          (long)p->new_start + (position - p->new_first), p->kv_head) +
-                                   d));
+        return ROUND8(KV)(new_key8(p, position, d));
 #endif
-    return LOAD8(KV)(key_row(p, position) + d);
+    keys_row row = key_row(p, position);
+    return ROW_LOAD8(KV, row.base, row.at, d, HEAD_DIM);
 }
 static float8 value8(const attn_problem *p, int position, int d) {
 #if WITH_APPEND
     if (position >= p->new_first)
-        return ROUND8(KV)(LOAD8(Q)(p->fresh.v + layout_at(p->fresh.v_layout,
-                                                          (long)p->new_start + (position - p->new_first), p->kv_head) +
-                                   d));
+        return ROUND8(KV)(V_IN_K ? new_key8(p, position, d) : new_value8(p, position, d));
 #endif
-    return LOAD8(KV)(value_row(p, position) + d);
+    keys_row row = value_row(p, position);
+    return ROW_LOAD8(KV, row.base, row.at, d, HEAD_DIM_V);
 }
 
 #if WITH_APPEND
-/* Stores the new tokens among the keys of this part. One work-group does it for each part and KV head: that of the
-   first rows. */
+/* Stores the new tokens among the keys of this part. */
 static void store_new(const attn_problem *p, int lane, int lanes) {
     int begin = max(p->new_first, p->key_begin);
-    if (p->first_row != 0)
-        return;
-    for (int i = lane; i < (p->key_end - begin) * VECTORS; i += lanes) {
-        int position = begin + i / VECTORS;
-        int d = i % VECTORS * 8;
-        long row = (long)p->new_start + (position - p->new_first);
-        int block = p->table[position / BLOCK_SIZE];
-        int token = position % BLOCK_SIZE;
-        STORE8(KV)
-        (LOAD8(Q)(p->fresh.k + layout_at(p->fresh.k_layout, row, p->kv_head) + d),
-         pool_row(&p->keys.k, p->keys.segment_shift, block, token, p->kv_head) + d);
-        STORE8(KV)
-        (LOAD8(Q)(p->fresh.v + layout_at(p->fresh.v_layout, row, p->kv_head) + d),
-         pool_row(&p->keys.v, p->keys.segment_shift, block, token, p->kv_head) + d);
+    for (int i = lane; i < (p->key_end - begin) * ROW_VECTORS; i += lanes) {
+        int position = begin + i / ROW_VECTORS;
+        int d = i % ROW_VECTORS * 8;
+        if (d < HEAD_DIM) {
+            keys_row row = key_row(p, position);
+            ROW_STORE8(KV, new_key8(p, position, d), row.base, row.at, d, HEAD_DIM);
+        }
+        if (!V_IN_K && d < HEAD_DIM_V) {
+            keys_row row = value_row(p, position);
+            ROW_STORE8(KV, new_value8(p, position, d), row.base, row.at, d, HEAD_DIM_V);
+        }
     }
 }
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where the result of a row goes: to out and lse when one part holds all keys of its sequence, else to the partial
- * results, un-normalised, for attn_merge. A partial row is HEAD_DIM floats in partial_acc and its maximum (base 2) and
+ * results, un-normalised, for attn_merge. A partial row is HEAD_DIM_V floats in partial_acc and its maximum (base 2) and
  * sum in partial_sums; row index: sequence's start + (split * q_len + token) * NUM_HEADS + head.
  */
 #ifndef ATTN_RESULT_H
@@ -9,16 +9,11 @@
 
 #include "lib/attn_problem.h"
 
-#define LOG2_E 1.44269504088896340736f
-#define LN_2 0.69314718055994530942f
-
+#define RESULT_PARAMS __global STORAGE(OUT) *out, long4 out_layout, __global float *lse, long lse_offset
+#define PARTIAL_PARAMS __global float *partial_acc, __global float *partial_sums
 #if WITH_SPLITS
-#define RESULT_PARAMS                                                                                                  \
-    __global STORAGE(OUT) *out, long4 out_layout, __global float *lse, long lse_offset, __global float *partial_acc,   \
-        __global float *partial_sums
 #define RESULT_TARGET {out, out_layout, lse, lse_offset, partial_acc, partial_sums}
 #else
-#define RESULT_PARAMS __global STORAGE(OUT) *out, long4 out_layout, __global float *lse, long lse_offset
 #define RESULT_TARGET {out, out_layout, lse, lse_offset}
 #endif
 
@@ -33,6 +28,36 @@ typedef struct attn_result_target {
 #endif
 } attn_result_target;
 
+/* The end of a row: what its accumulated values are divided by, and its LSE. */
+typedef struct attn_row_end {
+    float divisor; /* infinity makes the output 0 */
+    float lse;
+} attn_row_end;
+
+/* From a row's maximum (base 2) and sum over all its keys. A sink is one more logit, without a value. */
+static attn_row_end row_end(float row_max, float row_sum, const __global float *sinks, int head) {
+    attn_row_end end;
+#if WITH_SINKS
+    float sink = sinks[head] * LOG2_E;
+    float base = fmax(row_max, sink);
+    float keys = exp2(row_max - base);
+    float sum = row_sum * keys + exp2(sink - base);
+    end.divisor = sum / keys;
+    end.lse = base * LN_2 + log(sum);
+#else
+    (void)sinks;
+    (void)head;
+    end.divisor = row_sum == 0 ? INFINITY : row_sum;
+    end.lse = row_sum == 0 ? -INFINITY : row_max * LN_2 + log(row_sum);
+#endif
+    return end;
+}
+
+static void store_lse(__global float *lse, long lse_offset, long token, int head, float value) {
+    if (lse_offset >= 0)
+        lse[lse_offset + token * NUM_HEADS + head] = value;
+}
+
 #if WITH_SPLITS
 static long partial_row(const attn_problem *p, int row) {
     long token = (long)p->split * p->q_len + row / GROUP;
@@ -40,49 +65,45 @@ static long partial_row(const attn_problem *p, int row) {
 }
 #endif
 
-/* Stores a row's maximum and sum. */
-static void result_store_sums(const attn_problem *p, const attn_result_target *t, int row, float row_max,
-                              float row_sum) {
+/* Stores a row's maximum and sum, and returns what its values are to be divided by. */
+static float result_store_sums(const attn_problem *p, const attn_result_target *t, int row, float row_max,
+                               float row_sum) {
 #if WITH_SPLITS
     if (p->num_splits > 1) {
         long at = partial_row(p, row) * 2;
         t->partial_sums[at] = row_max;
         t->partial_sums[at + 1] = row_sum;
-        return;
+        return 1;
     }
 #endif
-    if (t->lse_offset >= 0)
-        t->lse[t->lse_offset + problem_token(p, row) * NUM_HEADS + problem_head(p, row)] =
-            row_sum == 0 ? -INFINITY : row_max * LN_2 + log(row_sum);
-}
-
-/* Where element d of a row of out lies. */
-static long result_out_at(const attn_problem *p, const attn_result_target *t, int row) {
-    return layout_at(t->out_layout, problem_token(p, row), problem_head(p, row));
+    attn_row_end end = row_end(row_max, row_sum, p->mask.sinks, problem_head(p, row));
+    store_lse(t->lse, t->lse_offset, problem_token(p, row), problem_head(p, row), end.lse);
+    return end.divisor;
 }
 
 /* Stores element d of a row. */
 static void result_store1(const attn_problem *p, const attn_result_target *t, int row, int d, float acc,
-                          float row_sum) {
+                          float divisor) {
 #if WITH_SPLITS
     if (p->num_splits > 1) {
-        t->partial_acc[partial_row(p, row) * HEAD_DIM + d] = acc;
+        t->partial_acc[partial_row(p, row) * HEAD_DIM_V + d] = acc;
         return;
     }
 #endif
-    STORE1(OUT)(row_sum == 0 ? 0 : acc / row_sum, t->out + result_out_at(p, t, row) + d);
+    STORE1(OUT)(acc / divisor, t->out, layout_at(t->out_layout, problem_token(p, row), problem_head(p, row)) + d);
 }
 
-/* Stores elements d .. d + 7 of a row. */
+/* Stores elements d .. d + 7 of a row, as far as it reaches. */
 static void result_store8(const attn_problem *p, const attn_result_target *t, int row, int d, float8 acc,
-                          float row_sum) {
+                          float divisor) {
 #if WITH_SPLITS
     if (p->num_splits > 1) {
-        vstore8(acc, 0, t->partial_acc + partial_row(p, row) * HEAD_DIM + d);
+        store_upto8_float32(acc, t->partial_acc, partial_row(p, row) * HEAD_DIM_V + d, HEAD_DIM_V - d);
         return;
     }
 #endif
-    STORE8(OUT)(row_sum == 0 ? (float8)0 : acc / row_sum, t->out + result_out_at(p, t, row) + d);
+    ROW_STORE8(OUT, acc / divisor, t->out,
+               layout_at(t->out_layout, problem_token(p, row), problem_head(p, row)), d, HEAD_DIM_V);
 }
 
 #endif

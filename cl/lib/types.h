@@ -3,6 +3,8 @@
  * Element types. A role (Q, KV, OUT) has its dtype in the macro <role>_DTYPE: float32, float16 or bfloat16. Elements
  * are stored as STORAGE(role) and computed on as float. Half storage goes through the core functions vload_half and
  * vstore_half, which need no cl_khr_fp16.
+ *
+ * Loads and stores take a base and the index of an element, and need no more alignment than an element has.
  */
 #ifndef TYPES_H
 #define TYPES_H
@@ -11,63 +13,80 @@
 #define PASTE(a, b) PASTE_(a, b)
 
 #define STORAGE(role) PASTE(storage_, role##_DTYPE)
+#define LOAD1(role) PASTE(load1_, role##_DTYPE)
 #define LOAD8(role) PASTE(load8_, role##_DTYPE)
 #define LOAD16(role) PASTE(load16_, role##_DTYPE)
-#define STORE8(role) PASTE(store8_, role##_DTYPE)
+#define LOAD_UPTO8(role) PASTE(load_upto8_, role##_DTYPE)
 #define STORE1(role) PASTE(store1_, role##_DTYPE)
+#define STORE8(role) PASTE(store8_, role##_DTYPE)
+#define STORE_UPTO8(role) PASTE(store_upto8_, role##_DTYPE)
 #define ROUND8(role) PASTE(round8_, role##_DTYPE)
+
+/* Elements d .. d + 7, d below dim, of a row of dim elements that begins at index `at`; zeros behind the row's end.
+   dim is a constant: where it is a multiple of 8 this is one load, or one store. */
+#define ROW_LOAD8(role, base, at, d, dim)                                                                              \
+    ((dim) % 8 == 0 ? LOAD8(role)(base, (at) + (d)) : LOAD_UPTO8(role)(base, (at) + (d), min(8, (dim) - (d))))
+#define ROW_STORE8(role, x, base, at, d, dim) STORE_UPTO8(role)(x, base, (at) + (d), (dim) % 8 == 0 ? 8 : (dim) - (d))
 
 typedef float storage_float32;
 typedef ushort storage_float16;
 typedef ushort storage_bfloat16;
 
-/* Eight or sixteen elements from p on; alignment to one element is enough. */
-static float8 load8_float32(const __global storage_float32 *p) {
-    return vload8(0, p);
+static float load1_float32(const __global storage_float32 *base, long i) {
+    return base[i];
 }
-static float8 load8_float16(const __global storage_float16 *p) {
-    return vload_half8(0, (const __global half *)p);
+static float load1_float16(const __global storage_float16 *base, long i) {
+    return vload_half(0, (const __global half *)base + i);
 }
-static float8 load8_bfloat16(const __global storage_bfloat16 *p) {
-    return as_float8(convert_uint8(vload8(0, p)) << 16);
+static float load1_bfloat16(const __global storage_bfloat16 *base, long i) {
+    return as_float((uint)base[i] << 16);
 }
-static float16 load16_float32(const __global storage_float32 *p) {
-    return vload16(0, p);
+static float8 load8_float32(const __global storage_float32 *base, long i) {
+    return vload8(0, base + i);
 }
-static float16 load16_float16(const __global storage_float16 *p) {
-    return vload_half16(0, (const __global half *)p);
+static float8 load8_float16(const __global storage_float16 *base, long i) {
+    return vload_half8(0, (const __global half *)base + i);
 }
-static float16 load16_bfloat16(const __global storage_bfloat16 *p) {
-    return as_float16(convert_uint16(vload16(0, p)) << 16);
+static float8 load8_bfloat16(const __global storage_bfloat16 *base, long i) {
+    return as_float8(convert_uint8(vload8(0, base + i)) << 16);
+}
+static float16 load16_float32(const __global storage_float32 *base, long i) {
+    return vload16(0, base + i);
+}
+static float16 load16_float16(const __global storage_float16 *base, long i) {
+    return vload_half16(0, (const __global half *)base + i);
+}
+static float16 load16_bfloat16(const __global storage_bfloat16 *base, long i) {
+    return as_float16(convert_uint16(vload16(0, base + i)) << 16);
 }
 
 /* Stores round to nearest even; a NaN stays a NaN. */
+static ushort bfloat16_bits1(float x) {
+    uint bits = as_uint(x);
+    return (ushort)(isnan(x) ? (bits >> 16) | 0x40 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
 static ushort8 bfloat16_bits8(float8 x) {
     uint8 bits = as_uint8(x);
     uint8 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     return convert_ushort8(select(rounded, (bits >> 16) | 0x40, isnan(x)));
 }
-static ushort bfloat16_bits1(float x) {
-    uint bits = as_uint(x);
-    return (ushort)(isnan(x) ? (bits >> 16) | 0x40 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+static void store1_float32(float x, __global storage_float32 *base, long i) {
+    base[i] = x;
 }
-static void store8_float32(float8 x, __global storage_float32 *p) {
-    vstore8(x, 0, p);
+static void store1_float16(float x, __global storage_float16 *base, long i) {
+    vstore_half_rte(x, 0, (__global half *)base + i);
 }
-static void store8_float16(float8 x, __global storage_float16 *p) {
-    vstore_half8_rte(x, 0, (__global half *)p);
+static void store1_bfloat16(float x, __global storage_bfloat16 *base, long i) {
+    base[i] = bfloat16_bits1(x);
 }
-static void store8_bfloat16(float8 x, __global storage_bfloat16 *p) {
-    vstore8(bfloat16_bits8(x), 0, p);
+static void store8_float32(float8 x, __global storage_float32 *base, long i) {
+    vstore8(x, 0, base + i);
 }
-static void store1_float32(float x, __global storage_float32 *p) {
-    *p = x;
+static void store8_float16(float8 x, __global storage_float16 *base, long i) {
+    vstore_half8_rte(x, 0, (__global half *)base + i);
 }
-static void store1_float16(float x, __global storage_float16 *p) {
-    vstore_half_rte(x, 0, (__global half *)p);
-}
-static void store1_bfloat16(float x, __global storage_bfloat16 *p) {
-    *p = bfloat16_bits1(x);
+static void store8_bfloat16(float8 x, __global storage_bfloat16 *base, long i) {
+    vstore8(bfloat16_bits8(x), 0, base + i);
 }
 
 /* What a store followed by a load gives. */
@@ -82,5 +101,29 @@ static float8 round8_float16(float8 x) {
 static float8 round8_bfloat16(float8 x) {
     return as_float8(convert_uint8(bfloat16_bits8(x)) << 16);
 }
+
+/* The first `count` of eight elements: load, with zeros for the rest, and store. */
+#define DEFINE_UPTO8(dtype)                                                                                            \
+    static float8 load_upto8_##dtype(const __global storage_##dtype *base, long i, int count) {                        \
+        float x[8];                                                                                                    \
+        if (count >= 8)                                                                                                \
+            return load8_##dtype(base, i);                                                                             \
+        for (int j = 0; j < 8; j++)                                                                                    \
+            x[j] = j < count ? load1_##dtype(base, i + j) : 0;                                                         \
+        return vload8(0, x);                                                                                           \
+    }                                                                                                                  \
+    static void store_upto8_##dtype(float8 x, __global storage_##dtype *base, long i, int count) {                     \
+        float elements[8];                                                                                             \
+        if (count >= 8) {                                                                                              \
+            store8_##dtype(x, base, i);                                                                                \
+            return;                                                                                                    \
+        }                                                                                                              \
+        vstore8(x, 0, elements);                                                                                       \
+        for (int j = 0; j < count; j++)                                                                                \
+            store1_##dtype(elements[j], base, i + j);                                                                  \
+    }
+DEFINE_UPTO8(float32)
+DEFINE_UPTO8(float16)
+DEFINE_UPTO8(bfloat16)
 
 #endif

@@ -5,9 +5,17 @@
  * The contract, kept by every device and tier:
  * - For query row i of a sequence, key j is at position j and the row at position i + seqlen_k - seqlen_q (bottom-
  *   right). With `causal` the row sees the keys up to its own position, otherwise all keys of its sequence.
- * - s = softmax_scale * q.k;  out = sum_j e^(s_j - LSE) v_j  with  LSE = log(sum_j e^(s_j)), the natural logarithm.
+ * - A window (left, right) is inclusive on both sides and counts from the row's position: keys from position - left to
+ *   position + right; -1 is unbounded. "The last W keys" is left = W - 1, right = 0.
+ * - s = softmax_scale * q.k;  with a softcap c, s = c * tanh(s / c);  with ALiBi, s = s - slope * |distance|;  then the
+ *   mask;  out = sum_j e^(s_j - LSE) v_j  with  LSE = log(sum_j e^(s_j)), the natural logarithm. A sink is one more
+ *   logit of a head in that sum, without a value.
  * - Query head h reads KV head floor(h / (num_heads / num_kv_heads)).
- * - A row that sees no key gives output 0 and LSE -infinity. A sequence with no query writes nothing; rows that no
+ * - Rotary embedding turns the first rotary_dim elements of q and k_new by their position's angles: in pairs
+ *   (x, y) -> (x cos - y sin, y cos + x sin), element i with i + rotary_dim / 2, or interleaved 2i with 2i + 1.
+ * - A tree mask, for speculative decoding, says which of a sequence's last seqlen_q keys each of its query tokens sees;
+ *   all older keys are visible.
+ * - A row that sees no key gives output 0 and LSE -infinity (with a sink: LSE = sink). A sequence with no query writes nothing; rows that no
  *   sequence owns are never written.
  * - Products, sums and LSE are accumulated in float32 by the online softmax (Milakov and Gimelshein, 2018).
  * - Unused slots may hold anything, NaN included: it reaches no result.
@@ -32,18 +40,36 @@ extern "C" {
 typedef struct pagedcl_attn pagedcl_attn;
 typedef struct pagedcl_plan pagedcl_plan;
 
+/* What an operator's plans may be: kernels of the other path are not built. */
+typedef enum pagedcl_path {
+    PAGEDCL_PATH_ALL = 0,
+    PAGEDCL_PATH_VARLEN = 1,
+    PAGEDCL_PATH_DECODE = 2,
+} pagedcl_path;
+
 typedef struct pagedcl_attn_desc {
     size_t struct_size;   /* sizeof(pagedcl_attn_desc), set by PAGEDCL_ATTN_DESC_INIT */
     pagedcl_cache *cache; /* the pool that keys come from; gives num_kv_heads, head_dim, kv_dtype. NULL: packed keys */
     int32_t num_heads;    /* query heads, a multiple of num_kv_heads */
     int32_t num_kv_heads; /* without a cache; with one, 0 or the cache's */
-    int32_t head_dim;     /* likewise: a multiple of 8 up to 256 */
+    int32_t head_dim;     /* likewise: 1 to 576 */
     pagedcl_dtype kv_dtype;  /* likewise: packed keys, the pool. Default: q_dtype */
     pagedcl_dtype q_dtype;   /* q, k_new and v_new. Default: kv_dtype; float16 when both are default */
     pagedcl_dtype out_dtype; /* default: q_dtype. LSE is always float32 */
     float softmax_scale;     /* 0 means 1 / sqrt(head_dim) */
     int32_t causal;          /* 0 or 1 */
     pagedcl_tier tier;       /* PAGEDCL_TIER_AUTO: the device's */
+    int32_t head_dim_v;      /* likewise; 0: head_dim */
+    int32_t has_window;      /* 1: window_left and window_right bound the keys; -1: unbounded */
+    int32_t window_left;
+    int32_t window_right; /* causal makes it 0, if it is more or -1 */
+    float softcap;        /* c of the contract; 0: none */
+    int32_t has_alibi;    /* 1: runs are given alibi_slopes */
+    int32_t has_sinks;    /* 1: runs are given sinks */
+    int32_t rotary_dim;   /* an even number up to head_dim; 0: none. Otherwise runs are given the tables */
+    int32_t rotary_interleaved;
+    int32_t has_tree; /* 1: batches are given a tree_mask, which hides keys beside causal and window */
+    pagedcl_path paths;
 } pagedcl_attn_desc;
 #define PAGEDCL_ATTN_DESC_INIT \
     { .struct_size = sizeof(pagedcl_attn_desc) }
@@ -85,6 +111,8 @@ typedef struct pagedcl_varlen_batch {
     int32_t append;               /* 1: runs store k_new and v_new, [total_q, num_kv_heads, head_dim], at the positions
                                      of their query rows first; needs seqlen_k >= seqlen_q, and blocks that no other
                                      sequence of the batch appends to */
+    const uint32_t *tree_mask;    /* with has_tree: for each query token of a sequence of q_len, ceil(q_len / 32) words;
+                                     bit j % 32 of word j / 32: the token sees key seqlen_k - q_len + j */
 } pagedcl_varlen_batch;
 #define PAGEDCL_VARLEN_BATCH_INIT \
     { .struct_size = sizeof(pagedcl_varlen_batch) }
@@ -102,16 +130,17 @@ typedef struct pagedcl_decode_batch {
     const int32_t *cache_seqlens; /* [num_seqs] */
     const int32_t *block_table;   /* [num_seqs, block_table_stride], -1: not allocated */
     int64_t block_table_stride;
-    int32_t num_splits; /* parts that a sequence's keys are cut into, at most, 1 to 256 (clamped); 0: parts of a
+    int32_t num_splits;        /* parts that a sequence's keys are cut into, at most, 1 to 256 (clamped); 0: parts of a
                                      fixed number of tokens */
+    const uint32_t *tree_mask; /* as in pagedcl_varlen_batch: [num_seqs, seqlen_q, ceil(seqlen_q / 32)] */
 } pagedcl_decode_batch;
 #define PAGEDCL_DECODE_BATCH_INIT \
     { .struct_size = sizeof(pagedcl_decode_batch) }
 
 /*
  * Checks a batch, divides it among work-groups and uploads it by one write; the plan then stands for it until the next
- * such call. The arrays are copied. The plan is double-buffered: runs of the batch before may still be running; the
- * call blocks only when the upload of two batches ago has not finished.
+ * such call. The arrays are copied, and may be changed at once; runs of the batch before may still be running. The call
+ * does not block.
  * Errors: INVALID_ARGUMENT, INVALID_LENGTH (negative, falling, more than 2^31 - 1 tokens), CAPACITY (tokens that the
  * table row has no room for), INVALID_BLOCK (an entry inside the used length that is -1 or not in the pool; a block
  * that two sequences append to), OUT_OF_DEVICE_MEMORY. The messages name the sequence.
@@ -121,18 +150,28 @@ PAGEDCL_API pagedcl_status pagedcl_plan_varlen(pagedcl_plan *plan, cl_command_qu
 PAGEDCL_API pagedcl_status pagedcl_plan_decode(pagedcl_plan *plan, cl_command_queue queue,
                                                const pagedcl_decode_batch *batch);
 
-/* The tensors of a run. T: total query rows of the plan. */
+/* The tensors of a run. T: total query rows of the plan. Offsets and strides are in elements. */
 typedef struct pagedcl_attn_args {
-    size_t struct_size; /* sizeof(pagedcl_attn_args), set by PAGEDCL_ATTN_ARGS_INIT */
-    int32_t layer;      /* of the pool */
-    pagedcl_tensor q;   /* [T, num_heads, head_dim] in q_dtype */
-    pagedcl_tensor k;   /* packed keys: [total_k, num_kv_heads, head_dim] in kv_dtype; otherwise unused */
-    pagedcl_tensor v;
+    size_t struct_size;   /* sizeof(pagedcl_attn_args), set by PAGEDCL_ATTN_ARGS_INIT */
+    int32_t layer;        /* of the pool */
+    pagedcl_tensor q;     /* [T, num_heads, head_dim] in q_dtype; it is not changed */
+    pagedcl_tensor k;     /* packed keys: [total_k, num_kv_heads, head_dim] in kv_dtype; otherwise unused */
+    pagedcl_tensor v;     /* likewise, with head_dim_v */
     pagedcl_tensor k_new; /* what an appending plan stores, in q_dtype; otherwise unused */
-    pagedcl_tensor v_new;
-    pagedcl_tensor out; /* [T, num_heads, head_dim] in out_dtype; must not overlap another tensor */
-    cl_mem lse;         /* float32 [T, num_heads] contiguous; NULL: not wanted */
-    int64_t lse_offset; /* elements */
+    pagedcl_tensor v_new; /* likewise, with head_dim_v; none where V lies in K */
+    pagedcl_tensor out;   /* [T, num_heads, head_dim_v] in out_dtype; must not overlap another tensor */
+    cl_mem lse;           /* float32 [T, num_heads] contiguous; NULL: not wanted */
+    int64_t lse_offset;   /* elements */
+    cl_mem alibi_slopes;  /* float32 [num_heads], or [num_seqs, num_heads] with a stride */
+    int64_t alibi_offset;
+    int64_t alibi_seq_stride; /* from one sequence's slopes to the next's; 0: all have the same */
+    cl_mem sinks;             /* float32 [num_heads] */
+    int64_t sinks_offset;
+    cl_mem rotary_cos; /* float32 [rotary_positions, rotary_dim / 2] each, contiguous */
+    cl_mem rotary_sin;
+    int64_t rotary_cos_offset;
+    int64_t rotary_sin_offset;
+    int64_t rotary_positions; /* at least the longest seqlen_k of the batch */
 } pagedcl_attn_args;
 #define PAGEDCL_ATTN_ARGS_INIT \
     { .struct_size = sizeof(pagedcl_attn_args) }

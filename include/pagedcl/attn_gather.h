@@ -16,8 +16,9 @@ extern "C" {
 typedef struct pagedcl_attn_gather pagedcl_attn_gather;
 
 /*
- * Makes the baseline of an operator: the same heads, dtypes, scale and mask. The operator is kept alive.
- * Errors: as pagedcl_attn_create.
+ * Makes the baseline of an operator: the same heads, dtypes, scale and causality. The operator is kept alive.
+ * Errors: as pagedcl_attn_create; UNSUPPORTED for an operator with a window, softcap, ALiBi, sinks, rotary embedding or
+ * tree masks, or whose V is not shaped like K.
  */
 PAGEDCL_API pagedcl_status pagedcl_attn_gather_create(pagedcl_device *device, pagedcl_attn *attn,
                                                       pagedcl_attn_gather **gather);

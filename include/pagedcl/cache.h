@@ -2,11 +2,12 @@
 /*
  * The KV pool of one cache group on the device.
  *
- * For each of num_layers layers, K and V have the shape [num_blocks, block_size, num_kv_heads, head_dim], contiguous,
- * in `dtype`: slot s (= block * block_size + offset) has its row of num_kv_heads * head_dim elements at element
- * s * num_kv_heads * head_dim. Where that is larger than the device's largest allocation, it is split into segments
- * of whole blocks; nobody but the library sees them. A new pool's content is undefined: a slot means something once
- * it was written.
+ * For each of num_layers layers, K has the shape [num_blocks, block_size, num_kv_heads, head_dim] and V the same with
+ * head_dim_v, contiguous, in `dtype`: in the layout NHD slot s (= block * block_size + offset) has its K row of
+ * num_kv_heads * head_dim elements at element s * num_kv_heads * head_dim. Where that is larger than the device's
+ * largest allocation, it is split into segments of whole blocks; nobody but the library sees them. Or the buffers are
+ * the caller's, with strides of their own. A new pool's content is undefined: a slot means something once it was
+ * written.
  *
  * Functions that take a queue enqueue commands and return; NULL means the device's own queue. num_events, events and
  * event are as in OpenCL: the commands wait for `events`, and *event, when event is not NULL, becomes an event of the
@@ -27,15 +28,42 @@ extern "C" {
 
 typedef struct pagedcl_cache pagedcl_cache;
 
+/* The order of a block's dimensions. */
+typedef enum pagedcl_layout {
+    PAGEDCL_LAYOUT_NHD = 0, /* [block_size, num_kv_heads, head_dim]: a token's heads lie together */
+    PAGEDCL_LAYOUT_HND = 1, /* [num_kv_heads, block_size, head_dim]: a head's tokens lie together */
+} pagedcl_layout;
+
+/* Distances inside a caller's pool, in elements. */
+typedef struct pagedcl_pool_strides {
+    int64_t block, token, head;
+} pagedcl_pool_strides;
+
+/* A caller's K and V of one layer: element (block, token, head, d) of K is at element k_offset + block * stride.block +
+   token * stride.token + head * stride.head + d of k. K and V may be in one buffer. */
+typedef struct pagedcl_pool_buffers {
+    cl_mem k;
+    int64_t k_offset;
+    cl_mem v;
+    int64_t v_offset;
+} pagedcl_pool_buffers;
+
 typedef struct pagedcl_cache_desc {
     size_t struct_size;         /* sizeof(pagedcl_cache_desc), set by PAGEDCL_CACHE_DESC_INIT */
     int32_t num_layers;         /* 0 means 1 */
     int32_t num_blocks;         /* at least 1 */
     int32_t block_size;         /* tokens, at least 1 */
     int32_t num_kv_heads;       /* at least 1 */
-    int32_t head_dim;           /* a multiple of 8 up to 256 */
+    int32_t head_dim;           /* 1 to 576 */
     pagedcl_dtype dtype;        /* default: float16 */
     uint64_t max_segment_bytes; /* 0: the device's largest allocation; a smaller value makes more segments */
+    int32_t head_dim_v;         /* 0: head_dim */
+    int32_t v_in_k;        /* 1, for latent attention: V of a token is the first head_dim_v elements of its K row, and
+                                   is not stored again. Functions then take no v */
+    pagedcl_layout layout; /* of a pool that the library allocates */
+    const pagedcl_pool_buffers *buffers; /* [num_layers], the caller's own; retained, the array is copied. NULL: the
+                                            library allocates. Sub-buffers are welcome */
+    pagedcl_pool_strides k_strides, v_strides; /* with buffers; all 0: those of `layout` */
 } pagedcl_cache_desc;
 #define PAGEDCL_CACHE_DESC_INIT \
     { .struct_size = sizeof(pagedcl_cache_desc) }

@@ -20,6 +20,7 @@
 #include <pagedcl/cache.h>
 #include <pagedcl/device.h>
 #include <pagedcl/dtype.h>
+#include <pagedcl/merge.h>
 #include <pagedcl/prefix.h>
 #include <pagedcl/program.h>
 #include <pagedcl/status.h>

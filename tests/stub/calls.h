@@ -42,6 +42,7 @@
     X(clRetainCommandQueue)         \
     X(clRetainContext)              \
     X(clRetainEvent)                \
+    X(clRetainMemObject)            \
     X(clSetKernelArg)               \
     X(clWaitForEvents)
 

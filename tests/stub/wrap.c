@@ -111,6 +111,7 @@ cl_int __wrap_clGetCommandQueueInfo(cl_command_queue queue, cl_command_queue_inf
 RETAIN(clRetainCommandQueue, cl_command_queue)
 RETAIN(clRetainContext, cl_context)
 RETAIN(clRetainEvent, cl_event)
+RETAIN(clRetainMemObject, cl_mem)
 
 #define RELEASE(call, type)                                                     \
     cl_int __wrap_##call(type object) {                                         \

@@ -38,7 +38,7 @@ void pcl_upload_release(pcl_upload *upload) {
 
 /* New buffers; the old device buffer lives on until the commands that use it are done. */
 static pagedcl_status grow(cl_context context, pcl_upload_slot *slot, size_t size) {
-    if (size > SIZE_MAX - 2 * GROWTH || size > SIZE_MAX / 2)
+    if (size > SIZE_MAX - 2 * (size_t)GROWTH || size > SIZE_MAX / 2)
         return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "an upload of %zu bytes", size);
     size_t capacity = slot->capacity * 2 > size ? slot->capacity * 2 : size;
     capacity = (capacity + GROWTH - 1) / GROWTH * GROWTH;

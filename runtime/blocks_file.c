@@ -56,7 +56,7 @@ pcl_file_group pcl_file_group_of(const pagedcl_blocks *blocks, const pagedcl_kv_
 }
 
 pagedcl_status pcl_file_buffer(const pagedcl_blocks *blocks, const uint64_t *token_bytes, unsigned char **buffer) {
-    size_t largest = 0;
+    size_t largest = 1;
     for (int32_t g = 0; g < blocks->num_groups; g++) {
         size_t bytes;
         if (__builtin_mul_overflow(token_bytes[g], (size_t)blocks->groups[g].block_size, &bytes))

@@ -26,10 +26,11 @@ typedef struct writer {
 } writer;
 
 __attribute__((format(printf, 2, 3))) static void print(writer *w, const char *format, ...) {
+    char *end = w->text != NULL ? w->text + w->length : NULL;
+    size_t room = w->text != NULL ? w->capacity - w->length : 0;
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(w->text != NULL ? w->text + w->length : NULL, w->text != NULL ? w->capacity - w->length : 0,
-                           format, arguments);
+    int length = vsnprintf(end, room, format, arguments);
     va_end(arguments);
     if (length > 0)
         w->length += (size_t)length;
@@ -143,10 +144,10 @@ pagedcl_status pagedcl_blocks_dump(const pagedcl_blocks *blocks, char *text, siz
 
 static char map_char(const pcl_block *b, const pcl_node *nodes) {
     if (b->refcount > 0)
-        return b->refcount > 9 ? '+' : (char)('0' + b->refcount);
+        return b->refcount > 9 ? '+' : "0123456789"[b->refcount];
     if (b->node != PCL_ROOT)
-        return nodes[b->node].priority == PAGEDCL_PRIORITY_PINNED ? 'C' : 'c';
-    return b->list == PCL_READY ? '.' : '~';
+        return "cC"[nodes[b->node].priority == PAGEDCL_PRIORITY_PINNED];
+    return "~."[b->list == PCL_READY];
 }
 
 static void print_map(writer *w, const report *r) {

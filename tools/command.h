@@ -14,7 +14,7 @@ enum {
 
 typedef struct command {
     const char *name;
-    const char *summary; /* one line for `pagedcl --help` */
+    const char *summary;               /* one line for `pagedcl --help` */
     int (*run)(int argc, char **argv); /* argv[0] is "pagedcl NAME"; returns an exit status */
 } command;
 

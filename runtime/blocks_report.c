@@ -144,7 +144,7 @@ pagedcl_status pagedcl_blocks_dump(const pagedcl_blocks *blocks, char *text, siz
 
 static char map_char(const pcl_block *b, const pcl_node *nodes) {
     if (b->refcount > 0)
-        return b->refcount > 9 ? '+' : "0123456789"[b->refcount];
+        return "0123456789+"[b->refcount < 10 ? b->refcount : 10];
     if (b->node != PCL_ROOT)
         return "cC"[nodes[b->node].priority == PAGEDCL_PRIORITY_PINNED];
     return "~."[b->list == PCL_READY];

@@ -326,7 +326,7 @@ Test(attn_decode, bad_batches_are_refused_and_change_nothing) {
         {"two appends to one block", {1, 2}, {0, 1, 0, 3}, 2, 1, 1, PAGEDCL_INVALID_BLOCK, "sequence 1"},
         {"no queries", {1, 1}, {0, 1, 2, 3}, 2, 0, 0, PAGEDCL_INVALID_ARGUMENT, "seqlen_q"},
         {"fewer than no new tokens", {1, 1}, {0, 1, 2, 3}, 2, 1, -1, PAGEDCL_INVALID_ARGUMENT, "seqlen_new"},
-        {"negative stride", {0, 0}, {0, 1, 2, 3}, -1, 1, 0, PAGEDCL_INVALID_ARGUMENT, "block_table_stride"},
+        {"negative stride", {0, 0}, {0, 1, 2, 3}, -1, 1, 0, PAGEDCL_INVALID_ARGUMENT, "stride"},
     };
     attn_case c = {"bad batches", DECODE, .num_seqs = 2, .seqlens_k = INTS(17, 1), .head_dim = 64, .group = 2};
     pagedcl_device *device = fixture_open();

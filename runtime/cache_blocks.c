@@ -88,7 +88,7 @@ static pagedcl_status check_blocks(pagedcl_cache *cache, const int32_t *blocks, 
     if (num_blocks < 0)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_blocks is %" PRId64, num_blocks);
     if (blocks == NULL && num_blocks > cache->desc.num_blocks)
-        return pcl_fail(PAGEDCL_INVALID_BLOCK, "blocks 0 to %" PRId64 " of a pool of %d", num_blocks - 1,
+        return pcl_fail(PAGEDCL_INVALID_BLOCK, "%" PRId64 " blocks of a pool of %d", num_blocks,
                         cache->desc.num_blocks);
     if (blocks == NULL)
         return PAGEDCL_SUCCESS;

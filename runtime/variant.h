@@ -21,9 +21,8 @@ void pcl_variant_int(pcl_variant *variant, const char *macro, int64_t value);
 void pcl_variant_dtype(pcl_variant *variant, const char *macro, pagedcl_dtype dtype);
 
 /*
- * Builds the programs of `count` variants at once (blocking); programs[i] is the caller's. The environment's
- * PAGEDCL_KERNEL_DIR, for those who work on kernels, names a folder to read sources from instead of the embedded ones.
- * Errors: as pagedcl_programs_build; IO_ERROR for that folder.
+ * Builds the programs of `count` variants at once (blocking); programs[i] is the caller's.
+ * Errors: as pagedcl_programs_build and pcl_kernel_source.
  */
 pagedcl_status pcl_variants_build(pagedcl_device *device, const pcl_variant *variants, size_t count,
                                   cl_program *programs);

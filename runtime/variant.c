@@ -56,7 +56,7 @@ pagedcl_status pcl_variants_build(pagedcl_device *device, const pcl_variant *var
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "more than %d variants at once", MAX_VARIANTS);
     char options[MAX_VARIANTS][OPTIONS_SIZE];
     char *owned[MAX_VARIANTS] = {NULL};
-    pagedcl_program_desc descs[MAX_VARIANTS];
+    pagedcl_program_desc descs[MAX_VARIANTS] = {{0}};
     pagedcl_status status = PAGEDCL_SUCCESS;
     for (size_t i = 0; i < count && status == PAGEDCL_SUCCESS; i++) {
         options_of(&variants[i], options[i], sizeof options[i]);

@@ -6,6 +6,7 @@
 #include "support/temp_folder.h"
 
 #include "device.h"
+#include "kernel_source.h"
 #include "program_disk.h"
 #include "thread.h"
 
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const char constant_source[] = "kernel void constant_value(global int *x) { x[get_global_id(0)] = VALUE; }\n";
 
@@ -337,5 +339,42 @@ Test(program_disk, second_build_is_loaded_and_a_damaged_entry_is_built_anew) {
     cr_assert(stats.compiled == 0 && stats.loaded == 1, "mended: %lld compiled", (long long)stats.compiled);
     free(bytes);
     free(path);
+    temp_folder_remove(folder);
+}
+
+/* ---- the kernels' sources ---- */
+
+static void write_text(const char *folder, const char *name, const char *text) {
+    char path[1024];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    cr_assert(file && fputs(text, file) >= 0 && fclose(file) == 0, "%s", path);
+}
+
+Test(program, kernels_are_read_from_a_folder_with_what_they_include) {
+    char *folder = temp_folder_create(), lib[1024];
+    snprintf(lib, sizeof(lib), "%s/lib", folder);
+    cr_assert_eq(mkdir(lib, 0700), 0);
+    write_text(folder, "one.cl", "first\n#include \"lib/two.h\"\nlast\n");
+    write_text(folder, "lib/two.h", "second\n");
+    write_text(folder, "missing.cl", "#include \"lib/three.h\"\n");
+    write_text(folder, "endless.cl", "#include \"endless.cl\"\n");
+    cr_assert_eq(setenv("PAGEDCL_KERNEL_DIR", folder, 1), 0);
+    const char *source = NULL;
+    char *owned = NULL;
+    expect_ok(pcl_kernel_source("one KEY=1", 3, &source, &owned));
+    cr_expect_str_eq(source, "#line 1 \"one.cl\"\nfirst\n#line 1 \"lib/two.h\"\nsecond\n#line 3 \"one.cl\"\nlast\n");
+    free(owned);
+    expect_refused(pcl_kernel_source("missing", 7, &source, &owned), PAGEDCL_IO_ERROR, "lib/three.h");
+    expect_refused(pcl_kernel_source("endless", 7, &source, &owned), PAGEDCL_IO_ERROR, "endless.cl");
+    expect_refused(pcl_kernel_source("nowhere", 7, &source, &owned), PAGEDCL_IO_ERROR, "nowhere.cl");
+    cr_assert_eq(unsetenv("PAGEDCL_KERNEL_DIR"), 0);
+    expect_ok(pcl_kernel_source("merge X=1", 5, &source, &owned));
+    cr_expect_null(owned);
+    cr_expect_not_null(strstr(source, "__kernel void merge("));
+    expect_refused(pcl_kernel_source("nowhere", 7, &source, &owned), PAGEDCL_INVALID_ARGUMENT, "nowhere");
+    char two[1100];
+    snprintf(two, sizeof(two), "%s/two.h", lib);
+    cr_expect(remove(two) == 0 && rmdir(lib) == 0);
     temp_folder_remove(folder);
 }

@@ -7,28 +7,9 @@
 #include <pagedcl/pagedcl.h>
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-__attribute__((format(printf, 3, 4), noreturn)) static void fail(const model *m, int line, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    fprintf(stderr, "blocks_model.c:%d: operation %" PRId64 ": ", line, m->counts->operations);
-    vfprintf(stderr, format, arguments);
-    fprintf(stderr, "\nlast error: %s\n", pagedcl_last_error());
-    va_end(arguments);
-    abort();
-}
-
-#define CHECK(condition, ...)               \
-    do {                                    \
-        if (!(condition))                   \
-            fail(m, __LINE__, __VA_ARGS__); \
-    } while (0)
-
-#define MUST(call) CHECK((call) == PAGEDCL_SUCCESS, "%s failed", #call)
 
 /* A call that may be out of memory, and must then change nothing. */
 #define CALL(m, call) (begin_call(m), end_call(m, (call), __LINE__))
@@ -41,14 +22,8 @@ static int below(model *m, int bound) {
     return next_byte(m) % bound;
 }
 
-static pagedcl_blocks_stats stats_of(const model *m) {
-    pagedcl_blocks_stats stats = PAGEDCL_BLOCKS_STATS_INIT;
-    MUST(pagedcl_blocks_get_stats(m->blocks, &stats));
-    return stats;
-}
-
 static void begin_call(model *m) {
-    m->before = stats_of(m);
+    m->before = model_stats(m);
     if (m->allow != NULL && m->budget >= 0)
         m->allow(m->budget);
 }
@@ -58,12 +33,12 @@ static pagedcl_status end_call(model *m, pagedcl_status status, int line) {
         m->allow(-1);
     if (status == PAGEDCL_SUCCESS)
         return status;
-    pagedcl_blocks_stats after = stats_of(m);
+    pagedcl_blocks_stats after = model_stats(m);
     m->before.out_of_blocks += status == PAGEDCL_OUT_OF_BLOCKS;
     if (memcmp(&m->before, &after, sizeof after) != 0)
-        fail(m, line, "a refused call (%s) changed a counter", pagedcl_status_name(status));
+        model_fail(m, __FILE__, line, "a refused call (%s) changed a counter", pagedcl_status_name(status));
     if (status == PAGEDCL_OUT_OF_MEMORY && (m->allow == NULL || m->budget < 0))
-        fail(m, line, "out of memory");
+        model_fail(m, __FILE__, line, "out of memory");
     m->counts->refused += status != PAGEDCL_OUT_OF_MEMORY;
     m->counts->out_of_memory += status == PAGEDCL_OUT_OF_MEMORY;
     return status;
@@ -72,111 +47,8 @@ static pagedcl_status end_call(model *m, pagedcl_status status, int line) {
 /* Whether the call went well, the status being `want` or, where allocations fail, OUT_OF_MEMORY. */
 static bool went(const model *m, pagedcl_status status, pagedcl_status want, int line) {
     if (status != want && status != PAGEDCL_OUT_OF_MEMORY)
-        fail(m, line, "%s, not %s", pagedcl_status_name(status), pagedcl_status_name(want));
+        model_fail(m, __FILE__, line, "%s, not %s", pagedcl_status_name(status), pagedcl_status_name(want));
     return status == PAGEDCL_SUCCESS;
-}
-
-static void check_value(const model *m, const model_seq *s, int32_t g, int64_t p, const char *when) {
-    int32_t size = m->group[g].block_size, block = s->rows[g][p / size];
-    if (block < 0)
-        return;
-    uint64_t found = m->pool[g][block * size + p % size];
-    CHECK(found == s->values[p],
-          "%s, sequence %d, group %" PRId32 ", position %" PRId64 ", block %" PRId32 ": a wrong value", when,
-          (int)(s - m->seqs), g, p, block);
-}
-
-static bool arrives(const model *m, const model_seq *s) {
-    return s->arrival > m->reached;
-}
-
-/* What commands under a fence may still read. */
-static void check_deferred_reads(const model *m) {
-    for (size_t i = 0; i < m->num_deferred; i++) {
-        const model_deferred *d = &m->deferred[i];
-        CHECK(d->kind != MODEL_READ || m->pool[d->group][d->slot] == d->value,
-              "group %" PRId32 ", slot %" PRId64 ": overwritten before fence %" PRIu64 " was reached", d->group,
-              d->slot, d->fence);
-    }
-}
-
-/* Reads the tables of every sequence again, and everything through them. */
-static void check_all(model *m) {
-    MUST(pagedcl_blocks_check(m->blocks));
-    check_deferred_reads(m);
-    int32_t references[MODEL_BLOCKS] = {0};
-    int64_t used = 0, cached = 0;
-    for (int i = 0; i < MODEL_SEQS; i++) {
-        model_seq *s = &m->seqs[i];
-        if (s->state == MODEL_NONE)
-            continue;
-        int64_t length = s->length;
-        if (s->state == MODEL_LIVE)
-            MUST(pagedcl_blocks_seq_length(m->blocks, s->handle, &length));
-        CHECK(length == s->length, "sequence %d has %" PRId64 " tokens, not %" PRId64, i, length, s->length);
-        for (int32_t g = 0; g < m->num_groups && !s->swapped; g++) {
-            if (s->state == MODEL_LIVE)
-                MUST(pagedcl_blocks_table(m->blocks, s->handle, g, s->rows[g], MODEL_TOKENS, NULL));
-            int64_t first = model_first_seen(&m->group[g], s->dropped_at);
-            for (int64_t b = 0; b < model_blocks_for(&m->group[g], s->length); b++) {
-                CHECK((s->rows[g][b] < 0) == (b < first),
-                      "sequence %d, group %" PRId32 ", entry %" PRId64 " is %" PRId32, i, g, b, s->rows[g][b]);
-                if (s->rows[g][b] >= 0)
-                    references[s->rows[g][b]]++;
-            }
-            for (int64_t p = 0; p < s->length && !arrives(m, s); p++)
-                check_value(m, s, g, p, "read back");
-        }
-    }
-    for (int i = 0; i < m->num_held; i++)
-        references[m->held[i]]++;
-    for (int32_t block = 0; block < m->num_blocks; block++) {
-        int32_t refcount = -1;
-        MUST(pagedcl_blocks_refcount(m->blocks, block, &refcount));
-        CHECK(refcount == references[block], "block %" PRId32 " has refcount %" PRId32 ", not %" PRId32, block,
-              refcount, references[block]);
-        used += refcount > 0;
-        cached += refcount == 0 && m->known[block].known;
-    }
-    pagedcl_blocks_stats stats = stats_of(m);
-    CHECK(stats.used == used && stats.cached == cached && stats.free == m->num_blocks - used - cached,
-          "%" PRId64 " free, %" PRId64 " cached and %" PRId64 " used blocks, not %" PRId64 ", %" PRId64 " and %" PRId64,
-          stats.free, stats.cached, stats.used, m->num_blocks - used - cached, cached, used);
-    m->counts->evictions = m->evictions_before + stats.evicted;
-}
-
-static void listen(void *user, const pagedcl_block_event *event) {
-    model *m = user;
-    model_known *known = &m->known[event->block];
-    if (event->type == PAGEDCL_BLOCK_EVICTED || event->type == PAGEDCL_BLOCK_REMOVED) {
-        CHECK(known->known, "block %" PRId32 " was evicted, but never stored", event->block);
-        known->known = false;
-    } else if (event->type == PAGEDCL_BLOCK_STORED) {
-        CHECK(!known->known, "block %" PRId32 " was stored twice", event->block);
-        const model_seq *s = m->seqs;
-        while (s->state != MODEL_LIVE || s->handle != event->seq)
-            s++;
-        const model_group *group = &m->group[event->group];
-        int64_t b = 0;
-        while (s->rows[event->group][b] != event->block)
-            b++;
-        int64_t unit = b * group->block_size / m->unit;
-        *known = (model_known){.known = true,
-                               .group = event->group,
-                               .index = b,
-                               .unit = unit,
-                               .value = s->values[(unit + 1) * m->unit - 1],
-                               .parent = unit == 0 ? model_salt(s->salt) : s->values[unit * m->unit - 1]};
-        memcpy(known->tokens, &s->tokens[unit * m->unit], (size_t)m->unit * sizeof(int32_t));
-        CHECK(memcmp(known->tokens, event->tokens, (size_t)event->num_tokens * sizeof(int32_t)) == 0,
-              "block %" PRId32 " was stored with other tokens", event->block);
-    }
-}
-
-/* A block that was just taken is under no fence, and clean where that is promised. */
-static void check_taken(const model *m, int32_t g, int32_t block) {
-    for (int32_t i = 0; i < m->group[g].block_size && m->wipe; i++)
-        CHECK(m->pool[g][block * m->group[g].block_size + i] == 0, "block %" PRId32 " was not wiped", block);
 }
 
 static void copy_block(model *m, int32_t g, int32_t src, int32_t dst) {
@@ -198,26 +70,6 @@ static void reach(model *m, uint64_t fence) {
         m->reached = fence;
     }
     MUST(pagedcl_blocks_reached(m->blocks, fence));
-}
-
-void model_run_deferred(model *m, uint64_t fence) {
-    size_t kept = 0;
-    for (size_t i = 0; i < m->num_deferred; i++) {
-        const model_deferred *d = &m->deferred[i];
-        if (d->fence > fence) {
-            m->deferred[kept++] = *d;
-            continue;
-        }
-        int32_t size = m->group[d->group].block_size;
-        uint64_t *host = &m->host[d->group][d->host * size], *block = &m->pool[d->group][d->slot];
-        if (d->kind == MODEL_READ)
-            continue;
-        if (d->kind == MODEL_DOWNLOAD)
-            memcpy(host, block, (size_t)size * sizeof *host);
-        else
-            memcpy(block, host, (size_t)size * sizeof *host);
-    }
-    m->num_deferred = kept;
 }
 
 /*
@@ -248,34 +100,6 @@ static void add_tokens(model *m, model_seq *s, int64_t count) {
         s->tokens[s->length] = bits >> i % 8 & 1;
         model_value_at(s, s->length);
     }
-}
-
-/* What is cached of the prompt, by brute force over what events told. *exact is false where windows leave a choice. */
-static int64_t expected_hit(const model *m, const model_seq *s, int64_t num_tokens, int32_t min_partial) {
-    int64_t units = 0;
-    for (; (units + 1) * m->unit <= num_tokens - 1; units++) {
-        bool complete = true;
-        for (int32_t g = 0; g < m->num_groups; g++)
-            for (int64_t j = 0; j < m->unit / m->group[g].block_size; j++)
-                complete &= model_knows(m, g, units * (m->unit / m->group[g].block_size) + j,
-                                        s->values[(units + 1) * m->unit - 1]);
-        if (!complete)
-            break;
-    }
-    uint64_t parent = units == 0 ? model_salt(s->salt) : s->values[units * m->unit - 1];
-    int64_t longest = min_partial > 1 ? min_partial - 1 : 0, found = 0;
-    for (int32_t block = 0; block < m->num_blocks && !m->sizes_differ; block++) {
-        const model_known *known = &m->known[block];
-        int64_t common = 0;
-        if (!known->known || known->unit != units || known->parent != parent)
-            continue;
-        while (common < m->unit && units * m->unit + common < num_tokens - 1 &&
-               known->tokens[common] == s->tokens[units * m->unit + common])
-            common++;
-        if (common > longest)
-            found = longest = common;
-    }
-    return units * m->unit + found;
 }
 
 static void create(model *m) {
@@ -314,7 +138,7 @@ static void create(model *m) {
               __LINE__))
         return;
     CHECK(cached == peeked, "peek says %" PRId64 ", create %" PRId64, peeked, cached);
-    int64_t expected = m->windowed ? cached : m->prefix ? expected_hit(m, s, s->length, prompt.min_partial) : 0;
+    int64_t expected = m->windowed ? cached : m->prefix ? model_expected_hit(m, s, s->length, prompt.min_partial) : 0;
     CHECK(cached == expected, "%" PRId64 " tokens of the prompt's %" PRId64 " are cached, not %" PRId64, cached,
           s->length, expected);
     m->counts->hits += cached > 0;
@@ -378,9 +202,9 @@ static void append(model *m, model_seq *s) {
         CHECK(more == 0 || (more > 0 && more <= m->num_groups - want_copies && m->last_fence > m->reached),
               "%" PRId64 " blocks are needed, not %" PRId64, needed, want_needed);
         want_copies += more;
-        want = held > m->num_blocks             ? PAGEDCL_NEVER_FITS
-               : needed > stats_of(m).available ? PAGEDCL_OUT_OF_BLOCKS
-                                                : PAGEDCL_SUCCESS;
+        want = held > m->num_blocks                ? PAGEDCL_NEVER_FITS
+               : needed > model_stats(m).available ? PAGEDCL_OUT_OF_BLOCKS
+                                                   : PAGEDCL_SUCCESS;
     }
     if (!went(m, CALL(m, pagedcl_blocks_append(m->blocks, s->handle, num_tokens, copies, &num_copies)), want, __LINE__))
         return;
@@ -393,13 +217,19 @@ static void append(model *m, model_seq *s) {
         int64_t end = model_blocks_for(group, before);
         MUST(pagedcl_blocks_table(m->blocks, s->handle, g, s->rows[g], MODEL_TOKENS, NULL));
         for (int64_t b = end; b < model_blocks_for(group, s->length); b++)
-            check_taken(m, g, s->rows[g][b]);
+            model_check_taken(m, g, s->rows[g][b]);
     }
     for (size_t c = 0; c < num_copies; c++) {
-        check_taken(m, copies[c].group, copies[c].dst);
+        model_check_taken(m, copies[c].group, copies[c].dst);
         copy_block(m, copies[c].group, copies[c].src, copies[c].dst);
-        if (m->step_open)
+        if (m->step_open) {
+            int32_t size = m->group[copies[c].group].block_size;
+            m->held_slots[m->num_held] = (model_deferred){.kind = MODEL_READ,
+                                                          .group = copies[c].group,
+                                                          .slot = (int64_t)copies[c].src * size,
+                                                          .host = (int32_t)(before % size)};
             m->held[m->num_held++] = copies[c].src;
+        }
     }
     for (int32_t g = 0; g < m->num_groups; g++) {
         int64_t slots[MODEL_TOKENS];
@@ -445,9 +275,23 @@ static void free_seq(model *m, model_seq *s) {
     CHECK(pagedcl_blocks_seq_free(m->blocks, handle) == PAGEDCL_INVALID_HANDLE, "sequence freed twice");
 }
 
+/* The copies of the step read their sources as late as the fence allows. */
+static void defer_copies(model *m, uint64_t fence) {
+    for (int i = 0; i < m->num_held && fence > m->reached; i++)
+        for (int32_t slot = 0; slot < m->held_slots[i].host; slot++) {
+            model_deferred read = m->held_slots[i];
+            read.fence = fence;
+            read.slot += slot;
+            read.value = m->pool[read.group][read.slot];
+            model_defer(m, read);
+        }
+}
+
 static void end_step(model *m, bool commit) {
     uint64_t fence = new_fence(m);
     MUST(pagedcl_blocks_check(m->blocks));
+    if (commit)
+        defer_copies(m, fence);
     for (int i = 0; i < MODEL_SEQS; i++) {
         model_seq *s = &m->seqs[i];
         if (s->state == MODEL_NONE || !s->in_step)
@@ -485,7 +329,7 @@ static void swap(model *m, model_seq *s) {
     int64_t num_swaps = -1, size = -1;
     bool out = !s->swapped;
     uint64_t fence = new_fence(m);
-    pagedcl_blocks_stats stats = stats_of(m);
+    pagedcl_blocks_stats stats = model_stats(m);
     MUST(pagedcl_blocks_swap_size(m->blocks, s->handle, &size));
     pagedcl_status status =
         out ? CALL(m,
@@ -506,7 +350,7 @@ static void swap(model *m, model_seq *s) {
     s->fence = fence > s->fence ? fence : s->fence;
     for (int64_t i = 0; i < num_swaps; i++) {
         if (!out)
-            check_taken(m, swaps[i].group, swaps[i].block);
+            model_check_taken(m, swaps[i].group, swaps[i].block);
         model_defer(m, (model_deferred){.kind = out ? MODEL_DOWNLOAD : MODEL_UPLOAD,
                                         .fence = fence,
                                         .group = swaps[i].group,
@@ -529,7 +373,7 @@ static void put_owners_under(model *m, int32_t block, uint64_t fence) {
 
 static void compact(model *m) {
     for (int i = 0; i < MODEL_SEQS; i++)
-        if (m->seqs[i].state == MODEL_LIVE && arrives(m, &m->seqs[i]))
+        if (m->seqs[i].state == MODEL_LIVE && model_arrives(m, &m->seqs[i]))
             reach(m, m->seqs[i].arrival);
     pagedcl_block_copy copies[MODEL_BLOCKS];
     int64_t num_copies = -1;
@@ -541,7 +385,7 @@ static void compact(model *m) {
     for (int64_t i = 0; i < num_copies; i++) {
         int32_t src = copies[i].src, dst = copies[i].dst;
         CHECK(dst < src, "block %" PRId32 " moves up to %" PRId32, src, dst);
-        check_taken(m, copies[i].group, dst);
+        model_check_taken(m, copies[i].group, dst);
         copy_block(m, copies[i].group, src, dst);
         put_owners_under(m, src, fence);
         m->known[dst] = m->known[src];
@@ -564,7 +408,7 @@ static void wipe(model *m) {
 static void evict(model *m) {
     int64_t wanted = 1 + below(m, 4), evicted = -1;
     MUST(pagedcl_prefix_evict(m->blocks, wanted, &evicted));
-    CHECK(evicted >= wanted || stats_of(m).available <= stats_of(m).free, "too few blocks were evicted");
+    CHECK(evicted >= wanted || model_stats(m).available <= model_stats(m).free, "too few blocks were evicted");
 }
 
 static void operate(model *m) {
@@ -576,7 +420,7 @@ static void operate(model *m) {
         return;
     }
     /* An engine waits for a sequence that is on its way before it does anything else with it. */
-    if (s->state == MODEL_LIVE && arrives(m, s) && operation >= 2 && operation <= 14)
+    if (s->state == MODEL_LIVE && model_arrives(m, s) && operation >= 2 && operation <= 14)
         reach(m, s->arrival);
     bool live = s->state == MODEL_LIVE;
     if (s->swapped && operation > 4 && operation <= 14 && below(m, 8) > 0)
@@ -651,7 +495,7 @@ static void start(model *m) {
     MUST(pagedcl_blocks_create(&desc, &m->blocks));
     if (options / 32 % 4 == 0 && m->prefix)
         m->blocks->prefix.hash_mask = 0;
-    MUST(pagedcl_blocks_set_listener(m->blocks, listen, m));
+    MUST(pagedcl_blocks_set_listener(m->blocks, model_listen, m));
     for (int32_t g = 0; g < m->num_groups; g++) {
         m->group[g] = (model_group){shapes[shape].block_sizes[g], shapes[shape].windows[g]};
         m->unit = m->group[g].block_size > m->unit ? m->group[g].block_size : m->unit;
@@ -670,7 +514,7 @@ void blocks_model_run(const uint8_t *data, size_t size, blocks_model_allow allow
     while (m->position < m->size) {
         counts->operations++;
         operate(m);
-        check_all(m);
+        model_check_all(m);
     }
     if (m->step_open)
         end_step(m, true);
@@ -678,8 +522,8 @@ void blocks_model_run(const uint8_t *data, size_t size, blocks_model_allow allow
         if (m->seqs[i].state == MODEL_LIVE)
             free_seq(m, &m->seqs[i]);
     reach(m, m->last_fence);
-    check_all(m);
-    pagedcl_blocks_stats stats = stats_of(m);
+    model_check_all(m);
+    pagedcl_blocks_stats stats = model_stats(m);
     CHECK(stats.used == 0 && stats.waiting == 0 && stats.host_used == 0 && stats.num_seqs == 0,
           "blocks are left behind: %" PRId64 " used, %" PRId64 " waiting", stats.used, stats.waiting);
     pagedcl_blocks_destroy(m->blocks);

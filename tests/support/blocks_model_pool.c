@@ -2,6 +2,7 @@
 #include "blocks_model_pool.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static uint64_t mix(uint64_t value) {
     value = (value ^ value >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -60,4 +61,24 @@ void model_defer(model *m, model_deferred deferred) {
             abort();
     }
     m->deferred[m->num_deferred++] = deferred;
+}
+
+void model_run_deferred(model *m, uint64_t fence) {
+    size_t kept = 0;
+    for (size_t i = 0; i < m->num_deferred; i++) {
+        const model_deferred *d = &m->deferred[i];
+        if (d->fence > fence) {
+            m->deferred[kept++] = *d;
+            continue;
+        }
+        int32_t size = m->group[d->group].block_size;
+        uint64_t *host = &m->host[d->group][d->host * size], *block = &m->pool[d->group][d->slot];
+        if (d->kind == MODEL_READ)
+            continue;
+        if (d->kind == MODEL_DOWNLOAD)
+            memcpy(host, block, (size_t)size * sizeof *host);
+        else
+            memcpy(block, host, (size_t)size * sizeof *host);
+    }
+    m->num_deferred = kept;
 }

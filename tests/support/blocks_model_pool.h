@@ -70,12 +70,27 @@ typedef struct model {
     model_known known[MODEL_BLOCKS];
 
     bool step_open;
-    int32_t held[MODEL_SEQS * MODEL_TOKENS]; /* sources of the open step's copies */
+    /* Sources of the open step's copies, and the slots that are copied: so many as `host` says. */
+    int32_t held[MODEL_SEQS * MODEL_TOKENS];
+    model_deferred held_slots[MODEL_SEQS * MODEL_TOKENS];
     int num_held;
     uint64_t last_fence, reached;
     model_deferred *deferred;
     size_t num_deferred, deferred_capacity;
 } model;
+
+__attribute__((format(printf, 4, 5), noreturn)) void model_fail(const model *m, const char *file, int line,
+                                                                const char *format, ...);
+
+#define CHECK(condition, ...)                               \
+    do {                                                    \
+        if (!(condition))                                   \
+            model_fail(m, __FILE__, __LINE__, __VA_ARGS__); \
+    } while (0)
+
+#define MUST(call) CHECK((call) == PAGEDCL_SUCCESS, "%s failed", #call)
+
+/* blocks_model_pool.c */
 
 /* What a slot before the first position would hold. */
 uint64_t model_salt(int salt);
@@ -97,5 +112,24 @@ bool model_knows(const model *m, int32_t group, int64_t index, uint64_t value);
 
 void model_defer(model *m, model_deferred deferred);
 void model_run_deferred(model *m, uint64_t fence);
+
+/* blocks_model_check.c */
+
+pagedcl_blocks_stats model_stats(const model *m);
+
+/* Whether the transfer that brings the sequence back is still to come. */
+bool model_arrives(const model *m, const model_seq *s);
+
+/* Reads the tables of every sequence again, and everything through them. */
+void model_check_all(model *m);
+
+/* Notes what becomes known and what is not known any more; user is the model. */
+void model_listen(void *user, const pagedcl_block_event *event);
+
+/* A block that was just taken is clean where that is promised. */
+void model_check_taken(const model *m, int32_t group, int32_t block);
+
+/* What is cached of the first num_tokens tokens, by brute force over what events told. */
+int64_t model_expected_hit(const model *m, const model_seq *s, int64_t num_tokens, int32_t min_partial);
 
 #endif

@@ -43,6 +43,11 @@ static void expect_usage_error(tool_run run, const char *reason) {
     tool_run_free(&run);
 }
 
+static void expect_one_line(tool_run run, const char *reason) {
+    cr_expect_eq(tool_lines(run.err), 1, "%s", run.err);
+    expect_usage_error(run, reason);
+}
+
 static void expect_printed(tool_run run, const char *out) {
     expect_run(&run, 0, out, "");
     cr_expect_str_eq(run.err, "");
@@ -59,20 +64,20 @@ Test(tool, explains_itself) {
 }
 
 Test(tool, refuses_bad_arguments) {
-    expect_usage_error(RUN("replya"), "did you mean \"replay\"?");
-    expect_usage_error(RUN("device"), "did you mean \"devices\"?");
-    expect_usage_error(RUN("frobnicate"), "no command \"frobnicate\"");
-    expect_usage_error(RUN(""), "no command \"\"");
-    expect_usage_error(RUN("--frobnicate"), "no option \"--frobnicate\"");
-    expect_usage_error(RUN("devices", "--frobnicate"), "pagedcl devices: unrecognized option '--frobnicate'");
-    expect_usage_error(RUN("devices", "0:0"), "0:0");
-    expect_usage_error(RUN("replay"), "no case file");
-    expect_usage_error(RUN("replay", "--tier", "fast", path), "no tier \"fast\"");
-    expect_usage_error(RUN("replay", "--tier"), "requires an argument");
+    expect_one_line(RUN("replya"), "did you mean \"replay\"?");
+    expect_one_line(RUN("device"), "did you mean \"devices\"?");
+    expect_one_line(RUN("frobnicate"), "no command \"frobnicate\"");
+    expect_one_line(RUN(""), "no command \"\"");
+    expect_one_line(RUN("--frobnicate"), "no option \"--frobnicate\"");
+    expect_one_line(RUN("devices", "--frobnicate"), "pagedcl devices: unrecognized option '--frobnicate'");
+    expect_one_line(RUN("devices", "0:0"), "0:0");
+    expect_one_line(RUN("replay"), "needs case files");
+    expect_one_line(RUN("replay", "--tier", "fast", path), "--tier is \"fast\"");
+    expect_one_line(RUN("replay", "--tier"), "requires an argument");
     char long_name[1000];
     memset(long_name, 'x', sizeof long_name - 1);
     long_name[sizeof long_name - 1] = '\0';
-    expect_usage_error(RUN(long_name), "no command");
+    expect_one_line(RUN(long_name), "no command");
 }
 
 Test(tool, refuses_a_device_that_is_not_there) {

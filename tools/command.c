@@ -16,7 +16,8 @@ int command_fail(const char *format, ...) {
 
 static void log_to_stderr(void *user, pagedcl_log_level level, const char *message) {
     const int *verbose = user;
-    if (*verbose || level != PAGEDCL_LOG_INFO)
+    /* An error's text is in the message of the call that failed. */
+    if (*verbose || level == PAGEDCL_LOG_WARNING)
         fprintf(stderr, "pagedcl: %s%s\n", level == PAGEDCL_LOG_WARNING ? "warning: " : "", message);
 }
 

@@ -26,8 +26,8 @@ extern const command command_replay;
 __attribute__((format(printf, 1, 2))) int command_fail(const char *format, ...);
 
 /*
- * Opens the device of a --device option (NULL: the default) for a sub-command; warnings and errors of the library go
- * to stderr, with `verbose` everything it logs. NULL after a message on failure.
+ * Opens the device of a --device option (NULL: the default) for a sub-command; warnings of the library go to stderr,
+ * with `verbose` everything that it logs. NULL after a message on failure.
  */
 pagedcl_device *command_open_device(const char *selector, int verbose);
 

@@ -13,11 +13,14 @@
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     bool *json = state->input;
     switch (key) {
+    case ARGP_KEY_INIT:
+        state->err_stream = NULL; /* getopt's line about a bad option is enough */
+        return 0;
     case 'j':
         *json = true;
         return 0;
     case ARGP_KEY_ARG:
-        argp_error(state, "takes no argument, but \"%s\" was given", value);
+        command_fail("\"%s\" is no option; devices takes no other argument", value);
         return EINVAL;
     default:
         return ARGP_ERR_UNKNOWN;

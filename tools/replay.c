@@ -30,16 +30,21 @@ typedef struct tally {
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     arguments *args = state->input;
     switch (key) {
+    case ARGP_KEY_INIT:
+        state->err_stream = NULL; /* getopt's line about a bad option is enough */
+        return 0;
     case 'd':
         args->device = value;
         return 0;
     case 't':
-        if (strcmp(value, "portable") == 0)
+        if (strcmp(value, "portable") == 0) {
             args->tier = PAGEDCL_TIER_PORTABLE;
-        else if (strcmp(value, "cpu") == 0)
+        } else if (strcmp(value, "cpu") == 0) {
             args->tier = PAGEDCL_TIER_CPU;
-        else
-            argp_error(state, "no tier \"%s\": it is portable or cpu", value);
+        } else {
+            command_fail("--tier is \"%s\"; it must be portable or cpu", value);
+            return EINVAL;
+        }
         return 0;
     case 'v':
         args->verbose = true;
@@ -52,7 +57,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         args->num_paths = state->argc - state->next;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "no case file was given");
+        command_fail("replay needs case files; `pagedcl replay --help` explains them");
         return EINVAL;
     default:
         return ARGP_ERR_UNKNOWN;

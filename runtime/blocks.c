@@ -42,16 +42,15 @@ static pagedcl_status check_desc(const pagedcl_blocks_desc *desc) {
 }
 
 static pagedcl_status create_groups(pagedcl_blocks *blocks, const pagedcl_blocks_desc *desc) {
-    blocks->num_groups = desc->num_groups == 0 ? 1 : desc->num_groups;
+    blocks->num_groups = desc->num_groups;
     blocks->groups = calloc((size_t)blocks->num_groups, sizeof *blocks->groups);
     if (blocks->groups == NULL)
         return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no host memory for %" PRId32 " groups", blocks->num_groups);
     for (int32_t i = 0; i < blocks->num_groups; i++) {
         pcl_group *group = &blocks->groups[i];
-        /* num_groups 0 has no arrays to speak of. */
-        if (i < desc->num_groups && desc->group_block_sizes != NULL)
+        if (desc->group_block_sizes != NULL)
             group->block_size = desc->group_block_sizes[i];
-        if (i < desc->num_groups && desc->group_windows != NULL)
+        if (desc->group_windows != NULL)
             group->window = desc->group_windows[i];
         if (group->block_size == 0)
             group->block_size = desc->block_size;
@@ -155,6 +154,8 @@ pagedcl_status pagedcl_blocks_create(const pagedcl_blocks_desc *desc, pagedcl_bl
     PCL_TRY(PCL_READ_STRUCT(&own, desc, num_groups));
     if (blocks == NULL)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "blocks is NULL");
+    if (own.num_groups == 0)
+        own.num_groups = 1;
     PCL_TRY(check_desc(&own));
     pagedcl_blocks *made = calloc(1, sizeof *made);
     if (made == NULL)

@@ -350,8 +350,8 @@ Test(step, tags_catch_a_stale_table_entry) {
 /* A step of the window group: what left the window comes back on rollback, and goes on commit. */
 Test(step, windows_move_on_commit) {
     const int64_t window = 4;
-    pagedcl_blocks *blocks = manager_create(
-        (pagedcl_blocks_desc){.num_blocks = 8, .block_size = 2, .num_groups = 1, .group_windows = &window});
+    pagedcl_blocks *blocks =
+        manager_create((pagedcl_blocks_desc){.num_blocks = 8, .block_size = 2, .group_windows = &window});
     pagedcl_seq seq = manager_sequence(blocks, 8);
     for (int commit = 0; commit < 2; commit++) {
         OK(pagedcl_blocks_begin(blocks));

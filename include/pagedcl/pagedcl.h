@@ -3,10 +3,12 @@
  * PagedCL: paged attention for LLM inference on any OpenCL device.
  *
  * An engine's step:
+ *   pagedcl_prefix_seq_create      admit a prompt: share what is cached of it
  *   pagedcl_blocks_append          make room for the new tokens; may name blocks to copy
  *   pagedcl_cache_copy_blocks      enqueue those copies
  *   pagedcl_plan_varlen / _decode  check and upload the step's batch, once for all layers
  *   pagedcl_attn_run               per layer: store the new keys and values, attend
+ *   pagedcl_prefix_record          let the new blocks be found by their tokens
  *
  * docs/embedding.md has the shortest complete program.
  */

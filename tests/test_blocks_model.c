@@ -7,6 +7,8 @@
 #include "support/blocks_model.h"
 #include "support/random.h"
 
+#include <pagedcl/pagedcl.h>
+
 #include <criterion/criterion.h>
 
 #include <inttypes.h>
@@ -49,4 +51,26 @@ Test(blocks_model, random_walk, .timeout = 36000) {
 
 Test(blocks_model, random_walk_without_memory, .timeout = 36000) {
     walk("random_walk_without_memory", 1000000, allocations_allow);
+}
+
+Test(blocks_model, create_without_memory) {
+    const int32_t sizes[] = {4, 16};
+    pagedcl_blocks_desc desc = PAGEDCL_BLOCKS_DESC_INIT;
+    desc.num_blocks = 100;
+    desc.block_size = 16;
+    desc.num_groups = 2;
+    desc.group_block_sizes = sizes;
+    desc.prefix_cache = 1;
+    desc.num_host_blocks = 10;
+    pagedcl_status status = PAGEDCL_OUT_OF_MEMORY;
+    int64_t allowed = 0;
+    for (; status != PAGEDCL_SUCCESS; allowed++) {
+        pagedcl_blocks *blocks = NULL;
+        allocations_allow(allowed);
+        status = pagedcl_blocks_create(&desc, &blocks);
+        allocations_allow(-1);
+        cr_assert(status == PAGEDCL_SUCCESS || (status == PAGEDCL_OUT_OF_MEMORY && blocks == NULL));
+        pagedcl_blocks_destroy(blocks);
+    }
+    cr_assert_gt(allowed, 10);
 }

@@ -475,7 +475,7 @@ Test(cache, bad_blocks_change_nothing) {
             pagedcl_cache_download_blocks(r.cache, NULL, 0, bad_blocks[i], 2, content, content, 0, NULL, NULL),
             PAGEDCL_INVALID_BLOCK, "");
     expect_refused(pagedcl_cache_upload_blocks(r.cache, NULL, 0, NULL, 5, content, content, 0, NULL, NULL),
-                   PAGEDCL_INVALID_BLOCK, "5");
+                   PAGEDCL_INVALID_BLOCK, "pool of 4");
     expect_refused(pagedcl_cache_upload_blocks(r.cache, NULL, 2, NULL, 4, content, content, 0, NULL, NULL),
                    PAGEDCL_INVALID_ARGUMENT, "layer");
     expect_refused(pagedcl_cache_upload_blocks(r.cache, NULL, 0, NULL, 4, NULL, content, 0, NULL, NULL),

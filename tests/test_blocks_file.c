@@ -9,9 +9,11 @@
 #include "support/temp_folder.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_TOKENS = 64, MAX_SEQS = 4, MAX_FILE = 1 << 16 };
 
@@ -224,16 +226,20 @@ static void assert_refused(refusal *r, pagedcl_status want, const char *how, siz
 Test(blocks_file, damage_is_refused, .timeout = 60) {
     static refusal r;
     prepare(&r);
-    for (size_t at = 0; at < r.size; at++) {
+    int fd = open(path, O_WRONLY);
+    cr_assert_geq(fd, 0);
+    for (size_t at = 0; at < r.size; at++)
         for (int bit = 0; bit < 8; bit += 3) {
-            r.bytes[at] ^= (unsigned char)(1 << bit);
-            write_file(r.bytes, r.size);
+            unsigned char flipped = r.bytes[at] ^ (unsigned char)(1 << bit);
+            cr_assert_eq(pwrite(fd, &flipped, 1, (off_t)at), 1);
             assert_refused(&r, at >= 8 && at < 16 ? PAGEDCL_UNSUPPORTED : PAGEDCL_BAD_FILE, "bit flip at", at);
-            r.bytes[at] ^= (unsigned char)(1 << bit);
+            cr_assert_eq(pwrite(fd, &r.bytes[at], 1, (off_t)at), 1);
         }
-        write_file(r.bytes, at);
-        assert_refused(&r, PAGEDCL_BAD_FILE, "cut off at", at);
+    for (size_t size = r.size; size-- > 0;) {
+        cr_assert_eq(ftruncate(fd, (off_t)size), 0);
+        assert_refused(&r, PAGEDCL_BAD_FILE, "cut off at", size);
     }
+    close(fd);
     memset(r.bytes + r.size, 0, 8);
     write_file(r.bytes, r.size + 8);
     assert_refused(&r, PAGEDCL_BAD_FILE, "longer by", 8);

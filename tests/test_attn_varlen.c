@@ -220,6 +220,44 @@ Test(attn_varlen, nan_stays_in_its_row) {
     pagedcl_device_destroy(device);
 }
 
+/* A key that is not a number reaches the rows that see it and no others: a weight of zero never meets it. */
+Test(attn_varlen, nan_key_stays_with_the_rows_that_see_it) {
+    enum { DIM = 80, HEADS = 14, ROW = 2 * DIM };
+    const attn_case cases[] = {
+        {"packed", VARLEN_PACKED, .causal = 1, .num_seqs = 1, .seqlens_q = INTS(40), .seqlens_k = INTS(50)},
+        {"paged", VARLEN_PAGED, .causal = 1, .num_seqs = 1, .seqlens_q = INTS(40), .seqlens_k = INTS(50)},
+    };
+    const int32_t bad_key = 30; /* the first row that sees it is 20 */
+    pagedcl_device *device = fixture_open();
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    int num_tiers = fixture_tiers(device, tiers);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        attn_problem p = attn_problem_create(&cases[i], 1);
+        for (int t = 0; t < num_tiers; t++) {
+            attn_result want = attn_solve(device, tiers[t], &p);
+            for (int kind = 0; kind < 2; kind++) {
+                float *key = (kind == 0 ? p.k : p.v) + bad_key * ROW, good[ROW];
+                memcpy(good, key, sizeof(good));
+                for (int e = 0; e < ROW; e++)
+                    key[e] = NAN;
+                attn_result got = attn_solve(device, tiers[t], &p);
+                memcpy(key, good, sizeof(good));
+                char name[128];
+                snprintf(name, sizeof(name), "%s, %s, NaN in %s", p.c.name, pagedcl_tier_name(tiers[t]),
+                         kind == 0 ? "K" : "V");
+                expect_same_bytes(name, "out", got.out, want.out, 20 * HEADS * DIM * sizeof(float));
+                expect_same_bytes(name, "lse", got.lse, want.lse, 20 * HEADS * sizeof(float));
+                for (int e = 20 * HEADS * DIM; e < 40 * HEADS * DIM; e++)
+                    cr_assert(isnan(got.out[e]), "%s: element %d hides the NaN: %g", name, e, (double)got.out[e]);
+                attn_result_destroy(&got);
+            }
+            attn_result_destroy(&want);
+        }
+        attn_problem_destroy(&p);
+    }
+    pagedcl_device_destroy(device);
+}
+
 /* Keys of a sequence all have the value of its first. */
 static void expect_first_value(const attn_problem *p, const attn_result *result, const char *name) {
     int64_t count = (int64_t)attn_total_q(p) * p->c.head_dim;

@@ -172,10 +172,11 @@ static int problem_position(const attn_problem *p, int row) {
 
 /* Row r sees no key outside problem_low .. problem_high - 1; neither falls with r. */
 static int problem_low(const attn_problem *p, int row) {
-    return p->mask.window.x < 0 ? 0 : max(problem_position(p, row) - p->mask.window.x, 0);
+    /* A position may be below 0, and the window reach beyond 2^31: compare, then subtract or add. */
+    int position = problem_position(p, row);
+    return p->mask.window.x < 0 || p->mask.window.x >= position ? 0 : position - p->mask.window.x;
 }
 static int problem_high(const attn_problem *p, int row) {
-    /* The window may reach beyond 2^31: compare, then add. */
     int position = problem_position(p, row);
     return p->mask.window.y < 0 || p->mask.window.y >= p->k_len - position
                ? p->k_len

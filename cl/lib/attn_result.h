@@ -39,10 +39,11 @@ static attn_row_end row_end(float row_max, float row_sum, const __global float *
     attn_row_end end;
 #if WITH_SINKS
     float sink = sinks[head] * LOG2_E;
-    float base = fmax(row_max, sink);
+    float top = fmax(row_max, sink);
+    float base = top == -INFINITY ? 0 : top;
     float keys = exp2(row_max - base);
     float sum = row_sum * keys + exp2(sink - base);
-    end.divisor = sum / keys;
+    end.divisor = keys == 0 ? INFINITY : sum / keys;
     end.lse = base * LN_2 + log(sum);
 #else
     (void)sinks;

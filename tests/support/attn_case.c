@@ -30,6 +30,7 @@ static attn_case complete(const attn_case *c) {
     full.num_kv_heads = or_default(c->num_kv_heads, 2);
     full.group = or_default(c->group, 7);
     full.head_dim = or_default(c->head_dim, 80);
+    full.head_dim_v = or_default(c->head_dim_v, full.head_dim);
     full.block_size = or_default(c->block_size, 16);
     full.q_dtype = or_float32(c->q_dtype);
     full.kv_dtype = or_float32(c->kv_dtype);
@@ -61,13 +62,28 @@ static float *random_values(random_state *state, pagedcl_dtype dtype, int64_t co
     return values;
 }
 
-static int64_t kv_row(const attn_problem *p) {
+static int64_t k_row(const attn_problem *p) {
     return (int64_t)p->c.num_kv_heads * p->c.head_dim;
+}
+
+static int64_t v_row(const attn_problem *p) {
+    return (int64_t)p->c.num_kv_heads * p->c.head_dim_v;
 }
 
 static int32_t blocks_of(const attn_problem *p, int32_t seq) {
     int32_t tokens = p->cu_seqlens_k[seq + 1] - p->cu_seqlens_k[seq];
     return (tokens + p->c.block_size - 1) / p->c.block_size;
+}
+
+/* The first block that the table of the sequence must have. */
+static int32_t first_block_of(const attn_problem *p, int32_t seq) {
+    if (!p->c.released)
+        return 0;
+    int32_t seqlen_k = p->cu_seqlens_k[seq + 1] - p->cu_seqlens_k[seq];
+    int32_t seen = seqlen_k - (p->cu_seqlens_q[seq + 1] - p->cu_seqlens_q[seq]) - p->c.window[0];
+    int32_t stored = seqlen_k - p->seqlens_new[seq];
+    int32_t first = seen < stored ? seen : stored;
+    return first > 0 ? first / p->c.block_size : 0;
 }
 
 void attn_problem_scatter(attn_problem *p, uint64_t seed) {
@@ -76,7 +92,8 @@ void attn_problem_scatter(attn_problem *p, uint64_t seed) {
     random_permutation(&state, order, p->num_blocks);
     for (int32_t b = 0; b < p->c.num_seqs; b++) {
         for (int32_t i = 0; i < p->block_table_stride; i++)
-            p->block_table[b * p->block_table_stride + i] = i < blocks_of(p, b) ? order[used++] : -1;
+            p->block_table[b * p->block_table_stride + i] =
+                i >= first_block_of(p, b) && i < blocks_of(p, b) ? order[used++] : -1;
     }
     free(order);
 }
@@ -107,28 +124,145 @@ static attn_problem lay_out(const attn_case *c) {
     return p;
 }
 
+/* ---- features ---- */
+
+static float *random_floats(random_state *state, int64_t count) {
+    return random_values(state, PAGEDCL_FLOAT32, count);
+}
+
+static ref_attn reference_of(const attn_problem *p) {
+    return (ref_attn){
+        .num_heads = p->num_heads,
+        .num_kv_heads = p->c.num_kv_heads,
+        .head_dim = p->c.head_dim,
+        .scale = (double)p->c.scale,
+        .causal = p->c.causal != 0,
+        .head_dim_v = p->c.head_dim_v,
+        .has_window = p->c.window != NULL,
+        .window_left = p->c.window ? p->c.window[0] : -1,
+        .window_right = p->c.window ? p->c.window[1] : -1,
+        .softcap = (double)p->c.softcap,
+        .alibi_slopes = p->alibi_slopes,
+        .alibi_seq_stride = p->c.alibi == 2 ? p->num_heads : 0,
+        .sinks = p->sinks,
+        .tree_mask = p->tree_mask,
+        .rotary_dim = p->c.rotary_dim,
+        .rotary_interleaved = p->c.rotary_interleaved,
+        .rotary_cos = p->rotary_cos,
+        .rotary_sin = p->rotary_sin,
+    };
+}
+
+static int32_t longest(const attn_problem *p) {
+    int32_t positions = 1;
+    for (int32_t b = 0; b < p->c.num_seqs; b++) {
+        int32_t seqlen = p->cu_seqlens_k[b + 1] - p->cu_seqlens_k[b];
+        positions = seqlen > positions ? seqlen : positions;
+    }
+    return positions;
+}
+
+/* A few bits of x: products and sums of two such numbers are exact in float32, and so is a rotated row. */
+static float coarse(double x, double steps) {
+    return (float)(round(x * steps) / steps);
+}
+
+static void fill_rotary(attn_problem *p) {
+    int32_t pairs = p->c.rotary_dim / 2, positions = longest(p);
+    p->rotary_cos = fixture_alloc((size_t)positions * (size_t)pairs * sizeof(float));
+    p->rotary_sin = fixture_alloc((size_t)positions * (size_t)pairs * sizeof(float));
+    for (int32_t i = 0; i < positions * pairs; i++) {
+        double angle = i / pairs * pow(10000, -(double)(i % pairs) / pairs);
+        p->rotary_cos[i] = coarse(cos(angle), 64);
+        p->rotary_sin[i] = coarse(sin(angle), 64);
+    }
+    for (int64_t i = 0; i < p->total_new * k_row(p); i++)
+        p->k_new[i] = coarse((double)p->k_new[i], 16);
+}
+
+static int32_t tree_words(const attn_problem *p) {
+    int32_t words = 0;
+    for (int32_t b = 0; b < p->c.num_seqs; b++) {
+        int32_t seqlen_q = p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b];
+        words += seqlen_q * ((seqlen_q + 31) / 32);
+    }
+    return words;
+}
+
+static void fill_tree(attn_problem *p, random_state *state) {
+    p->tree_mask = fixture_alloc((size_t)tree_words(p) * sizeof(uint32_t));
+    uint32_t *mask = p->tree_mask;
+    for (int32_t b = 0; b < p->c.num_seqs; b++) {
+        int32_t seqlen_q = p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b], words = (seqlen_q + 31) / 32;
+        for (int32_t i = 0; i < seqlen_q * words; i++)
+            *mask++ = (uint32_t)random_bits(state) & (i % words == 0 ? ~2u : ~0u);
+        int32_t hidden = p->cu_seqlens_k[b + 1] - seqlen_q + 1;
+        bool can_hold_nan = p->c.q_dtype == PAGEDCL_FLOAT32 && p->c.kv_dtype == PAGEDCL_FLOAT32 && !p->c.v_in_k;
+        if (seqlen_q < 2 || hidden < p->cu_seqlens_k[b] || !can_hold_nan)
+            continue;
+        for (int64_t d = 0; d < v_row(p); d++)
+            p->v[hidden * v_row(p) + d] = NAN;
+        int32_t to = p->cu_seqlens_k[b + 1] - p->seqlens_new[b], first_new = 0;
+        for (int32_t before = 0; before < b; before++)
+            first_new += p->seqlens_new[before];
+        for (int64_t d = 0; d < v_row(p) && hidden >= to; d++)
+            p->v_new[(first_new + hidden - to) * v_row(p) + d] = NAN;
+    }
+}
+
+/* The last keys of each sequence are what the run will have stored. */
+static void append_new(attn_problem *p) {
+    ref_attn attn = reference_of(p);
+    double *rotated = fixture_alloc((size_t)p->c.head_dim * sizeof(double));
+    int64_t heads = p->c.num_kv_heads, dim = p->c.head_dim, from = 0;
+    for (int32_t b = 0; b < p->c.num_seqs; b++) {
+        int32_t seqlen_k = p->cu_seqlens_k[b + 1] - p->cu_seqlens_k[b];
+        for (int32_t t = seqlen_k - p->seqlens_new[b]; t < seqlen_k; t++, from++) {
+            int64_t to = p->cu_seqlens_k[b] + t;
+            for (int64_t h = 0; h < heads; h++) {
+                ref_attn_rotate(&attn, t, p->k_new + (from * heads + h) * dim, rotated);
+                for (int64_t d = 0; d < dim; d++)
+                    p->k[(to * heads + h) * dim + d] = element_round(p->c.kv_dtype, (float)rotated[d]);
+            }
+            for (int64_t d = 0; d < v_row(p); d++)
+                p->v[to * v_row(p) + d] = element_round(p->c.kv_dtype, p->v_new[from * v_row(p) + d]);
+        }
+    }
+    free(rotated);
+}
+
+static void take_v_from_k(attn_problem *p) {
+    int64_t rows = (int64_t)attn_total_k(p) * p->c.num_kv_heads;
+    for (int64_t row = 0; row < rows; row++)
+        memcpy(p->v + row * p->c.head_dim_v, p->k + row * p->c.head_dim, (size_t)p->c.head_dim_v * sizeof(float));
+}
+
 attn_problem attn_problem_create(const attn_case *c, uint64_t seed) {
     attn_problem p = lay_out(c);
     random_state state = {seed};
     p.q = random_values(&state, p.c.q_dtype, (int64_t)attn_total_q(&p) * p.num_heads * p.c.head_dim);
-    p.k = random_values(&state, p.c.kv_dtype, attn_total_k(&p) * kv_row(&p));
-    p.v = random_values(&state, p.c.kv_dtype, attn_total_k(&p) * kv_row(&p));
-    p.k_new = random_values(&state, p.c.q_dtype, p.total_new * kv_row(&p));
-    p.v_new = random_values(&state, p.c.q_dtype, p.total_new * kv_row(&p));
-    int64_t from = 0;
-    for (int32_t b = 0; b < p.c.num_seqs; b++) {
-        int64_t to = (p.cu_seqlens_k[b + 1] - p.seqlens_new[b]) * kv_row(&p);
-        for (int64_t i = 0; i < p.seqlens_new[b] * kv_row(&p); i++, from++, to++) {
-            p.k[to] = element_round(p.c.kv_dtype, p.k_new[from]);
-            p.v[to] = element_round(p.c.kv_dtype, p.v_new[from]);
-        }
-    }
+    p.k = random_values(&state, p.c.kv_dtype, attn_total_k(&p) * k_row(&p));
+    p.v = random_values(&state, p.c.kv_dtype, attn_total_k(&p) * v_row(&p));
+    p.k_new = random_values(&state, p.c.q_dtype, p.total_new * k_row(&p));
+    p.v_new = random_values(&state, p.c.q_dtype, p.total_new * v_row(&p));
+    if (p.c.alibi)
+        p.alibi_slopes = random_floats(&state, (int64_t)p.num_heads * (p.c.alibi == 2 ? p.c.num_seqs : 1));
+    if (p.c.sinks)
+        p.sinks = random_floats(&state, p.num_heads);
+    if (p.c.rotary_dim)
+        fill_rotary(&p);
+    append_new(&p);
+    if (p.c.tree)
+        fill_tree(&p, &state);
+    if (p.c.v_in_k)
+        take_v_from_k(&p);
     return p;
 }
 
 attn_problem attn_problem_part(const attn_problem *whole, int32_t seq, int32_t q_begin, int32_t q_end,
                                int32_t seqlen_k) {
     cr_assert_eq(whole->total_new, 0, "a part of a problem that appends");
+    cr_assert(!whole->alibi_slopes && !whole->sinks && !whole->rotary_cos && !whole->tree_mask);
     attn_case c = whole->c;
     int32_t seqlen_q = q_end - q_begin;
     c.num_seqs = 1;
@@ -137,21 +271,35 @@ attn_problem attn_problem_part(const attn_problem *whole, int32_t seq, int32_t q
     c.seqlen_q = seqlen_q;
     attn_problem p = lay_out(&c);
     p.c.seqlens_q = p.c.seqlens_k = NULL; /* laid out, and about to go out of scope */
-    int64_t q_row = (int64_t)p.num_heads * p.c.head_dim, q_count = seqlen_q * q_row, k_count = seqlen_k * kv_row(&p);
+    int64_t q_row = (int64_t)p.num_heads * p.c.head_dim, q_count = seqlen_q * q_row, k_count = seqlen_k * k_row(&p),
+            v_count = seqlen_k * v_row(&p);
     p.q = fixture_alloc((size_t)q_count * sizeof(float));
     p.k = fixture_alloc((size_t)k_count * sizeof(float));
-    p.v = fixture_alloc((size_t)k_count * sizeof(float));
+    p.v = fixture_alloc((size_t)v_count * sizeof(float));
     p.k_new = fixture_alloc(0);
     p.v_new = fixture_alloc(0);
     memcpy(p.q, whole->q + (whole->cu_seqlens_q[seq] + q_begin) * q_row, (size_t)q_count * sizeof(float));
-    memcpy(p.k, whole->k + whole->cu_seqlens_k[seq] * kv_row(&p), (size_t)k_count * sizeof(float));
-    memcpy(p.v, whole->v + whole->cu_seqlens_k[seq] * kv_row(&p), (size_t)k_count * sizeof(float));
+    memcpy(p.k, whole->k + whole->cu_seqlens_k[seq] * k_row(&p), (size_t)k_count * sizeof(float));
+    memcpy(p.v, whole->v + whole->cu_seqlens_k[seq] * v_row(&p), (size_t)v_count * sizeof(float));
     return p;
 }
 
 void attn_problem_destroy(attn_problem *p) {
-    void *owned[] = {p->cu_seqlens_q, p->cu_seqlens_k, p->seqlens_new,  p->q, p->k, p->v, p->k_new,
-                     p->v_new,        p->block_table,  p->cache_seqlens};
+    void *owned[] = {p->cu_seqlens_q,
+                     p->cu_seqlens_k,
+                     p->seqlens_new,
+                     p->q,
+                     p->k,
+                     p->v,
+                     p->k_new,
+                     p->v_new,
+                     p->block_table,
+                     p->cache_seqlens,
+                     p->alibi_slopes,
+                     p->sinks,
+                     p->rotary_cos,
+                     p->rotary_sin,
+                     p->tree_mask};
     for (size_t i = 0; i < sizeof(owned) / sizeof(owned[0]); i++)
         free(owned[i]);
     *p = (attn_problem){0};
@@ -166,9 +314,12 @@ static pagedcl_cache_desc pool_desc(const attn_problem *p) {
     desc.block_size = p->c.block_size;
     desc.num_kv_heads = p->c.num_kv_heads;
     desc.head_dim = p->c.head_dim;
+    desc.head_dim_v = p->c.head_dim_v;
+    desc.v_in_k = p->c.v_in_k;
     desc.dtype = p->c.kv_dtype;
-    desc.max_segment_bytes = (uint64_t)p->c.segment_blocks * (uint64_t)p->c.block_size * (uint64_t)kv_row(p) *
-                             pagedcl_dtype_size(p->c.kv_dtype);
+    uint64_t row = (uint64_t)(k_row(p) > v_row(p) ? k_row(p) : v_row(p));
+    desc.max_segment_bytes =
+        (uint64_t)p->c.segment_blocks * (uint64_t)p->c.block_size * row * pagedcl_dtype_size(p->c.kv_dtype);
     return desc;
 }
 
@@ -178,11 +329,76 @@ static void store_tokens(const attn_problem *p, pool_model *pool, bool new_ones)
         int32_t seqlen = p->cu_seqlens_k[b + 1] - p->cu_seqlens_k[b], old = seqlen - p->seqlens_new[b];
         for (int32_t t = new_ones ? old : 0; t < (new_ones ? seqlen : old); t++) {
             int64_t block = p->block_table[b * p->block_table_stride + t / p->c.block_size];
-            int64_t row = (p->cu_seqlens_k[b] + t) * kv_row(p);
-            pool_model_write(pool, p->c.num_layers - 1, block * p->c.block_size + t % p->c.block_size, p->k + row,
-                             p->v + row);
+            int64_t row = p->cu_seqlens_k[b] + t;
+            if (block >= 0)
+                pool_model_write(pool, p->c.num_layers - 1, block * p->c.block_size + t % p->c.block_size,
+                                 p->k + row * k_row(p), p->v + row * v_row(p));
         }
     }
+}
+
+pool_model attn_problem_pool(const attn_problem *p, bool after) {
+    pagedcl_cache_desc desc = pool_desc(p);
+    pool_model pool = pool_model_create(&desc);
+    store_tokens(p, &pool, false);
+    if (after)
+        store_tokens(p, &pool, true);
+    return pool;
+}
+
+static void open_pool(attn_rig *rig) {
+    const attn_problem *p = rig->problem;
+    pagedcl_cache_desc desc = pool_desc(p);
+    pool_model before = attn_problem_pool(p, false);
+    if (p->c.pool != POOL_OF_LIBRARY) {
+        rig->adopted = adopted_pool_create(rig->device, p->c.pool, &before);
+        adopted_pool_describe(&rig->adopted, &desc);
+    }
+    pagedcl_status status = pagedcl_cache_create(rig->device, &desc, &rig->cache);
+    cr_assert_eq(status, PAGEDCL_SUCCESS, "%s: %s", rig->name, pagedcl_last_error());
+    if (p->c.pool == POOL_OF_LIBRARY)
+        pool_model_upload(&before, rig->cache);
+    pool_model_destroy(&before);
+    rig->pool = attn_problem_pool(p, true);
+    int32_t heads = p->c.num_kv_heads;
+    rig->k_new =
+        strided_create(rig->device, p->c.q_dtype, p->total_new, heads, p->c.head_dim, p->c.layout, 0, p->k_new);
+    if (!p->c.v_in_k)
+        rig->v_new =
+            strided_create(rig->device, p->c.q_dtype, p->total_new, heads, p->c.head_dim_v, p->c.layout, 0, p->v_new);
+}
+
+/* Floats of a feature behind three of poison. */
+enum { FLOATS_OFFSET = 3 };
+static guarded open_floats(const pagedcl_device *device, const float *values, int64_t count) {
+    if (!values)
+        return (guarded){0};
+    float *content = fixture_poisoned((size_t)(FLOATS_OFFSET + count) * sizeof(float));
+    memcpy(content + FLOATS_OFFSET, values, (size_t)count * sizeof(float));
+    guarded buffer = guarded_create(device, (size_t)(FLOATS_OFFSET + count) * sizeof(float), content);
+    free(content);
+    return buffer;
+}
+
+static void open_features(attn_rig *rig, pagedcl_attn_desc *desc) {
+    const attn_problem *p = rig->problem;
+    if (p->c.window) {
+        desc->has_window = 1;
+        desc->window_left = p->c.window[0];
+        desc->window_right = p->c.window[1];
+    }
+    desc->softcap = p->c.softcap;
+    desc->has_alibi = p->c.alibi != 0;
+    desc->has_sinks = p->c.sinks;
+    desc->has_tree = p->c.tree;
+    desc->rotary_dim = p->c.rotary_dim;
+    desc->rotary_interleaved = p->c.rotary_interleaved;
+    int64_t angles = (int64_t)longest(p) * (p->c.rotary_dim / 2);
+    rig->alibi_slopes =
+        open_floats(rig->device, p->alibi_slopes, (int64_t)p->num_heads * (p->c.alibi == 2 ? p->c.num_seqs : 1));
+    rig->sinks = open_floats(rig->device, p->sinks, p->num_heads);
+    rig->rotary_cos = open_floats(rig->device, p->rotary_cos, angles);
+    rig->rotary_sin = open_floats(rig->device, p->rotary_sin, angles);
 }
 
 attn_rig attn_rig_open(pagedcl_device *device, pagedcl_tier tier, const attn_problem *p) {
@@ -192,23 +408,15 @@ attn_rig attn_rig_open(pagedcl_device *device, pagedcl_tier tier, const attn_pro
     if (p->c.path == VARLEN_PACKED) {
         desc.num_kv_heads = p->c.num_kv_heads;
         desc.head_dim = p->c.head_dim;
+        desc.head_dim_v = p->c.head_dim_v;
         desc.kv_dtype = p->c.kv_dtype;
         rig.k = strided_create(device, p->c.kv_dtype, attn_total_k(p), p->c.num_kv_heads, p->c.head_dim, p->c.layout, 0,
                                p->k);
-        rig.v = strided_create(device, p->c.kv_dtype, attn_total_k(p), p->c.num_kv_heads, p->c.head_dim, p->c.layout, 0,
-                               p->v);
+        rig.v = strided_create(device, p->c.kv_dtype, attn_total_k(p), p->c.num_kv_heads, p->c.head_dim_v, p->c.layout,
+                               0, p->v);
     } else {
-        pagedcl_cache_desc pool = pool_desc(p);
-        expect_ok(pagedcl_cache_create(device, &pool, &rig.cache));
-        rig.pool = pool_model_create(&pool);
-        store_tokens(p, &rig.pool, false);
-        pool_model_upload(&rig.pool, rig.cache);
-        store_tokens(p, &rig.pool, true);
+        open_pool(&rig);
         desc.cache = rig.cache;
-        rig.k_new = strided_create(device, p->c.q_dtype, p->total_new, p->c.num_kv_heads, p->c.head_dim, p->c.layout, 0,
-                                   p->k_new);
-        rig.v_new = strided_create(device, p->c.q_dtype, p->total_new, p->c.num_kv_heads, p->c.head_dim, p->c.layout, 0,
-                                   p->v_new);
     }
     desc.num_heads = p->num_heads;
     desc.q_dtype = p->c.q_dtype;
@@ -216,13 +424,15 @@ attn_rig attn_rig_open(pagedcl_device *device, pagedcl_tier tier, const attn_pro
     desc.softmax_scale = p->c.scale;
     desc.causal = p->c.causal;
     desc.tier = tier;
+    desc.paths = p->c.path == DECODE ? PAGEDCL_PATH_DECODE : PAGEDCL_PATH_VARLEN;
+    open_features(&rig, &desc);
     pagedcl_status status = pagedcl_attn_create(device, &desc, &rig.attn);
     cr_assert_eq(status, PAGEDCL_SUCCESS, "%s: %s", rig.name, pagedcl_last_error());
     expect_ok(pagedcl_plan_create(rig.attn, &rig.plan));
 
     int32_t total_q = attn_total_q(p);
     rig.q = strided_create(device, p->c.q_dtype, total_q, p->num_heads, p->c.head_dim, p->c.layout, 0, p->q);
-    rig.out = strided_create(device, p->c.out_dtype, total_q, p->num_heads, p->c.head_dim, p->c.layout, 3, NULL);
+    rig.out = strided_create(device, p->c.out_dtype, total_q, p->num_heads, p->c.head_dim_v, p->c.layout, 3, NULL);
     /* Two rows of heads before and three behind that no sequence owns. */
     rig.lse = guarded_create(device, (size_t)(total_q + 5) * (size_t)p->num_heads * sizeof(float), NULL);
     return rig;
@@ -233,28 +443,35 @@ void attn_rig_close(attn_rig *rig) {
     pagedcl_attn_destroy(rig->attn);
     pagedcl_cache_destroy(rig->cache);
     pool_model_destroy(&rig->pool);
+    adopted_pool_destroy(&rig->adopted);
     strided *tensors[] = {&rig->q, &rig->k, &rig->v, &rig->k_new, &rig->v_new, &rig->out};
     for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
         strided_destroy(tensors[i]);
-    guarded_destroy(&rig->lse);
+    guarded *buffers[] = {&rig->lse, &rig->alibi_slopes, &rig->sinks, &rig->rotary_cos, &rig->rotary_sin};
+    for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++)
+        guarded_destroy(buffers[i]);
 }
 
-static int32_t *copy_ints(const int32_t *values, size_t count) {
-    return memcpy(fixture_alloc(count * sizeof(int32_t)), values, count * sizeof(int32_t));
+static void *copy_ints(const void *values, size_t count) {
+    void *copy = fixture_alloc(count * sizeof(int32_t));
+    if (count > 0)
+        memcpy(copy, values, count * sizeof(int32_t));
+    return copy;
 }
 
 pagedcl_status attn_rig_plan(attn_rig *rig, cl_command_queue queue) {
     const attn_problem *p = rig->problem;
     size_t seqs = (size_t)p->c.num_seqs, entries = seqs * (size_t)p->block_table_stride;
+    size_t words = p->tree_mask ? (size_t)tree_words(p) : 0;
     struct {
-        int32_t *values;
+        void *values;
         size_t count;
     } arrays[] = {
-        {copy_ints(p->cu_seqlens_q, seqs + 1), seqs + 1},
-        {copy_ints(p->cu_seqlens_k, seqs + 1), seqs + 1},
-        {copy_ints(p->cache_seqlens, seqs), seqs},
-        {copy_ints(p->block_table, entries), entries},
+        {copy_ints(p->cu_seqlens_q, seqs + 1), seqs + 1}, {copy_ints(p->cu_seqlens_k, seqs + 1), seqs + 1},
+        {copy_ints(p->cache_seqlens, seqs), seqs},        {copy_ints(p->block_table, entries), entries},
+        {copy_ints(p->tree_mask, words), words},
     };
+    const uint32_t *tree_mask = p->tree_mask ? arrays[4].values : NULL;
     pagedcl_status status;
     if (p->c.path == DECODE) {
         pagedcl_decode_batch batch = PAGEDCL_DECODE_BATCH_INIT;
@@ -265,11 +482,13 @@ pagedcl_status attn_rig_plan(attn_rig *rig, cl_command_queue queue) {
         batch.block_table = arrays[3].values;
         batch.block_table_stride = p->block_table_stride;
         batch.num_splits = p->c.num_splits;
+        batch.tree_mask = tree_mask;
         status = pagedcl_plan_decode(rig->plan, queue, &batch);
     } else {
         pagedcl_varlen_batch batch = PAGEDCL_VARLEN_BATCH_INIT;
         batch.num_seqs = p->c.num_seqs;
         batch.cu_seqlens_q = arrays[0].values;
+        batch.tree_mask = tree_mask;
         if (p->c.path == VARLEN_PACKED) {
             batch.cu_seqlens_k = arrays[1].values;
         } else {
@@ -300,6 +519,13 @@ pagedcl_attn_args attn_rig_args(const attn_rig *rig) {
         args.lse = rig->lse.mem;
         args.lse_offset = 2 * rig->problem->num_heads;
     }
+    args.alibi_slopes = rig->alibi_slopes.mem;
+    args.sinks = rig->sinks.mem;
+    args.rotary_cos = rig->rotary_cos.mem;
+    args.rotary_sin = rig->rotary_sin.mem;
+    args.alibi_offset = args.sinks_offset = args.rotary_cos_offset = args.rotary_sin_offset = FLOATS_OFFSET;
+    args.alibi_seq_stride = rig->problem->c.alibi == 2 ? rig->problem->num_heads : 0;
+    args.rotary_positions = longest(rig->problem);
     return args;
 }
 
@@ -322,7 +548,9 @@ attn_result attn_rig_read(attn_rig *rig) {
     expect_same_bytes(rig->name, "lse that no row owns", lse, poison, rig->lse.bytes);
     free(lse);
     free(poison);
-    if (rig->cache)
+    if (p->c.pool != POOL_OF_LIBRARY)
+        adopted_pool_expect(rig->device, &rig->adopted, &rig->pool, rig->name);
+    else if (rig->cache)
         pool_model_expect(&rig->pool, rig->cache, rig->name);
     return result;
 }
@@ -345,17 +573,19 @@ attn_result attn_solve(pagedcl_device *device, pagedcl_tier tier, const attn_pro
 
 /* ---- against the reference ---- */
 
-void attn_expect_reference(const attn_problem *p, const attn_result *result, const char *name) {
-    ref_attn attn = {.num_heads = p->num_heads,
-                     .num_kv_heads = p->c.num_kv_heads,
-                     .head_dim = p->c.head_dim,
-                     .scale = (double)p->c.scale,
-                     .causal = p->c.causal != 0};
+void attn_reference(const attn_problem *p, double **out, double **lse) {
+    ref_attn attn = reference_of(p);
     int64_t rows = (int64_t)attn_total_q(p) * p->num_heads;
-    double *out = fixture_poisoned((size_t)(rows * p->c.head_dim) * sizeof(double));
-    double *lse = fixture_poisoned((size_t)rows * sizeof(double));
-    ref_attn_varlen(&attn, p->c.num_seqs, p->q, p->cu_seqlens_q, p->k, p->v, p->cu_seqlens_k, out, lse);
-    expect_close(name, "out", result->out, out, rows * p->c.head_dim, tolerance_of(p->c.out_dtype));
+    *out = fixture_poisoned((size_t)(rows * p->c.head_dim_v) * sizeof(double));
+    *lse = fixture_poisoned((size_t)rows * sizeof(double));
+    ref_attn_varlen(&attn, p->c.num_seqs, p->q, p->cu_seqlens_q, p->k, p->v, p->cu_seqlens_k, *out, *lse);
+}
+
+void attn_expect_reference(const attn_problem *p, const attn_result *result, const char *name) {
+    int64_t rows = (int64_t)attn_total_q(p) * p->num_heads;
+    double *out, *lse;
+    attn_reference(p, &out, &lse);
+    expect_close(name, "out", result->out, out, rows * p->c.head_dim_v, tolerance_of(p->c.out_dtype));
     if (result->lse)
         expect_close(name, "lse", result->lse, lse, rows, tolerance_of(PAGEDCL_FLOAT32));
     free(out);

@@ -7,6 +7,7 @@
 #ifndef ATTN_CASE_H
 #define ATTN_CASE_H
 
+#include "adopted_pool.h"
 #include "fixture.h"
 #include "pool_model.h"
 #include "strided.h"
@@ -41,6 +42,17 @@ typedef struct attn_case {
     int32_t segment_blocks; /* the most blocks of K in a segment [as many as the device allows] */
     strided_layout layout;  /* of the tensors of the run */
     bool without_lse;
+    int32_t head_dim_v; /* [head_dim] */
+    bool v_in_k;
+    pool_form pool;
+    const int32_t *window; /* left and right; NULL: none */
+    bool released;         /* blocks of which the window shows no token are -1 in the table */
+    float softcap;
+    int32_t alibi; /* 1: slopes per head, 2: per sequence and head */
+    bool sinks;
+    int32_t rotary_dim;
+    bool rotary_interleaved;
+    bool tree; /* random masks, which hide the second of the last keys from all, and its V is NaN */
 } attn_case;
 
 /* Values are what is stored, exactly; they may be changed before a rig is opened. */
@@ -52,9 +64,15 @@ typedef struct attn_problem {
     int32_t *seqlens_new; /* [num_seqs]: tokens that the run stores */
     int32_t total_new;
     float *q;     /* [total_q, num_heads, head_dim] */
-    float *k, *v; /* [total_k, num_kv_heads, head_dim], of all sequences one behind the other */
-    float *k_new; /* [total_new, num_kv_heads, head_dim] in q_dtype; k and v hold them as kv_dtype rounds them */
+    float *k, *v; /* [total_k, num_kv_heads, head_dim], and head_dim_v, of all sequences one behind the other */
+    float *k_new; /* [total_new, ...] in q_dtype; k and v hold them rotated and as kv_dtype rounds them */
     float *v_new;
+    /* Of features that the case has: */
+    float *alibi_slopes; /* [num_seqs, num_heads], or the same for all sequences: [num_heads] */
+    float *sinks;        /* [num_heads] */
+    float *rotary_cos;   /* [the longest seqlen_k, rotary_dim / 2] */
+    float *rotary_sin;
+    uint32_t *tree_mask; /* as the batch wants it */
     int32_t num_blocks;
     int32_t *block_table; /* [num_seqs, block_table_stride] */
     int32_t block_table_stride;
@@ -71,6 +89,9 @@ attn_problem attn_problem_part(const attn_problem *problem, int32_t seq, int32_t
 /* Other physical blocks for the same tokens. */
 void attn_problem_scatter(attn_problem *problem, uint64_t seed);
 
+/* The pool on the host, before a run or after. */
+pool_model attn_problem_pool(const attn_problem *problem, bool after);
+
 static inline int32_t attn_total_q(const attn_problem *problem) {
     return problem->cu_seqlens_q[problem->c.num_seqs];
 }
@@ -80,7 +101,7 @@ static inline int32_t attn_total_k(const attn_problem *problem) {
 
 /* What a run gave, as floats. */
 typedef struct attn_result {
-    float *out; /* [total_q, num_heads, head_dim] */
+    float *out; /* [total_q, num_heads, head_dim_v] */
     float *lse; /* [total_q, num_heads]; NULL without */
 } attn_result;
 
@@ -92,10 +113,11 @@ typedef struct attn_rig {
     pagedcl_device *device;
     pagedcl_cache *cache;
     pool_model pool; /* as it is to be after a run */
+    adopted_pool adopted;
     pagedcl_attn *attn;
     pagedcl_plan *plan;
     strided q, k, v, k_new, v_new, out;
-    guarded lse;
+    guarded lse, alibi_slopes, sinks, rotary_cos, rotary_sin;
     char name[128]; /* the case and the tier, for messages */
 } attn_rig;
 
@@ -115,6 +137,9 @@ attn_result attn_rig_read(attn_rig *rig);
 
 /* Plan, run and read in one. */
 attn_result attn_solve(pagedcl_device *device, pagedcl_tier tier, const attn_problem *problem);
+
+/* The right answer, in double precision: [total_q, num_heads, head_dim_v] and [total_q, num_heads], to free. */
+void attn_reference(const attn_problem *problem, double **out, double **lse);
 
 /* Asserts something of a result; `name` is the case. */
 typedef void attn_check(const attn_problem *problem, const attn_result *result, const char *name);

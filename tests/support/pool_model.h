@@ -7,13 +7,15 @@
 
 typedef struct pool_model {
     pagedcl_cache_desc desc;
-    size_t row_bytes;   /* of K, or V, of one token */
-    size_t layer_bytes; /* of K, or V, of all blocks */
-    unsigned char *k;   /* [num_layers, num_blocks, block_size, num_kv_heads, head_dim] in desc.dtype */
-    unsigned char *v;
+    size_t row_bytes;   /* of K of one token */
+    size_t layer_bytes; /* of K of all blocks */
+    size_t v_row_bytes; /* likewise of V; 0 where it lies in K */
+    size_t v_layer_bytes;
+    unsigned char *k; /* [num_layers, num_blocks, block_size, num_kv_heads, head_dim] in desc.dtype */
+    unsigned char *v; /* likewise, with head_dim_v */
 } pool_model;
 
-/* Every byte poison. desc has no defaults left to resolve. */
+/* Every byte poison. desc has no defaults left to resolve, save head_dim_v. */
 pool_model pool_model_create(const pagedcl_cache_desc *desc);
 void pool_model_destroy(pool_model *model);
 
@@ -23,7 +25,7 @@ void pool_model_randomize(pool_model *model, uint64_t seed);
 unsigned char *pool_model_k(const pool_model *model, int32_t layer, int64_t slot);
 unsigned char *pool_model_v(const pool_model *model, int32_t layer, int64_t slot);
 
-/* Stores rows of num_kv_heads * head_dim floats into a slot. */
+/* Stores rows of num_kv_heads * head_dim, and head_dim_v, floats into a slot. */
 void pool_model_write(pool_model *model, int32_t layer, int64_t slot, const float *k, const float *v);
 
 /* All layers to the device, blocking. */

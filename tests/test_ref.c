@@ -171,13 +171,13 @@ static double metadata_number(const safetensors *file, const char *key) {
     return atof(value);
 }
 
-/* Attention without window, softcap, ALiBi, sinks and rotation. */
-static bool is_plain_attention(const safetensors *file) {
+static float *tensor_floats_if_any(const safetensors *file, const char *name) {
+    return safetensors_find(file, name) ? tensor_floats(file, name) : NULL;
+}
+
+static bool is_attention(const safetensors *file) {
     const char *op = safetensors_metadata(file, "op");
-    return op && (!strcmp(op, "varlen") || !strcmp(op, "decode")) && !safetensors_metadata(file, "expect_error") &&
-           metadata_number(file, "window_left") < 0 && metadata_number(file, "window_right") < 0 &&
-           metadata_number(file, "softcap") == 0 && !safetensors_find(file, "alibi_slopes") &&
-           !safetensors_find(file, "sinks") && !safetensors_find(file, "rotary_cos");
+    return op && (!strcmp(op, "varlen") || !strcmp(op, "decode")) && !safetensors_metadata(file, "expect_error");
 }
 
 /* The case's answer from the reference must be its answer in the file. */
@@ -187,12 +187,25 @@ static void check_golden(const safetensors *file, const char *name) {
     bool paged = safetensors_find(file, "block_table") != NULL;
     bool append = safetensors_find(file, "k_new") != NULL;
     const safetensors_tensor *k_tensor = safetensors_find(file, paged ? "k_cache" : "k");
+    const safetensors_tensor *angles = safetensors_find(file, "rotary_cos");
+    float *slopes = tensor_floats_if_any(file, "alibi_slopes"), *sinks = tensor_floats_if_any(file, "sinks");
+    float *cosines = tensor_floats_if_any(file, "rotary_cos"), *sines = tensor_floats_if_any(file, "rotary_sin");
     ref_attn a = {
         .num_heads = (int32_t)q_tensor->shape[q_tensor->num_dims - 2],
         .num_kv_heads = (int32_t)k_tensor->shape[k_tensor->num_dims - 2],
         .head_dim = (int32_t)q_tensor->shape[q_tensor->num_dims - 1],
         .scale = metadata_number(file, "softmax_scale"),
         .causal = metadata_number(file, "causal") != 0,
+        .has_window = true,
+        .window_left = (int32_t)metadata_number(file, "window_left"),
+        .window_right = (int32_t)metadata_number(file, "window_right"),
+        .softcap = metadata_number(file, "softcap"),
+        .alibi_slopes = slopes,
+        .sinks = sinks,
+        .rotary_dim = angles ? (int32_t)(2 * angles->shape[1]) : 0,
+        .rotary_interleaved = angles && metadata_number(file, "rotary_interleaved") != 0,
+        .rotary_cos = cosines,
+        .rotary_sin = sines,
     };
     float *q = tensor_floats(file, "q");
     /* With an append the expected caches hold the new rows; that the append puts them there is not the reference's. */
@@ -233,7 +246,8 @@ static void check_golden(const safetensors *file, const char *name) {
     cr_assert(!text, "%s: out: %s", name, text);
     text = compare_floats(want_lse, lse, rows, rounding);
     cr_assert(!text, "%s: lse: %s", name, text);
-    void *owned[] = {q, k, v, want_out, want_lse, cu_seqlens_q, cu_seqlens_k, block_table, cache_seqlens, out, lse};
+    void *owned[] = {q,   k,   v,      want_out, want_lse, cu_seqlens_q, cu_seqlens_k, block_table, cache_seqlens,
+                     out, lse, slopes, sinks,    cosines,  sines};
     for (size_t i = 0; i < sizeof(owned) / sizeof(owned[0]); i++)
         free(owned[i]);
 }
@@ -249,14 +263,14 @@ Test(ref, golden_cases) {
         snprintf(path, sizeof(path), "%s/%s", TEST_CASES_DIR, entry->d_name);
         safetensors *file = safetensors_open(path, error, sizeof(error));
         cr_assert(file, "%s", error);
-        if (is_plain_attention(file)) {
+        if (is_attention(file)) {
             check_golden(file, entry->d_name);
             checked++;
         }
         safetensors_close(file);
     }
     closedir(folder);
-    cr_assert_geq(checked, 35, "only %d golden cases were found", checked);
+    cr_assert_geq(checked, 45, "only %d golden cases were found", checked);
 }
 
 /* ---- the bench ---- */

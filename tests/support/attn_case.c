@@ -153,7 +153,7 @@ static ref_attn reference_of(const attn_problem *p) {
     };
 }
 
-static int32_t longest(const attn_problem *p) {
+int32_t attn_rotary_positions(const attn_problem *p) {
     int32_t positions = 1;
     for (int32_t b = 0; b < p->c.num_seqs; b++) {
         int32_t seqlen = p->cu_seqlens_k[b + 1] - p->cu_seqlens_k[b];
@@ -168,7 +168,7 @@ static float coarse(double x, double steps) {
 }
 
 static void fill_rotary(attn_problem *p) {
-    int32_t pairs = p->c.rotary_dim / 2, positions = longest(p);
+    int32_t pairs = p->c.rotary_dim / 2, positions = attn_rotary_positions(p);
     p->rotary_cos = fixture_alloc((size_t)positions * (size_t)pairs * sizeof(float));
     p->rotary_sin = fixture_alloc((size_t)positions * (size_t)pairs * sizeof(float));
     for (int32_t i = 0; i < positions * pairs; i++) {
@@ -393,7 +393,7 @@ static void open_features(attn_rig *rig, pagedcl_attn_desc *desc) {
     desc->has_tree = p->c.tree;
     desc->rotary_dim = p->c.rotary_dim;
     desc->rotary_interleaved = p->c.rotary_interleaved;
-    int64_t angles = (int64_t)longest(p) * (p->c.rotary_dim / 2);
+    int64_t angles = (int64_t)attn_rotary_positions(p) * (p->c.rotary_dim / 2);
     rig->alibi_slopes =
         open_floats(rig->device, p->alibi_slopes, (int64_t)p->num_heads * (p->c.alibi == 2 ? p->c.num_seqs : 1));
     rig->sinks = open_floats(rig->device, p->sinks, p->num_heads);
@@ -525,7 +525,7 @@ pagedcl_attn_args attn_rig_args(const attn_rig *rig) {
     args.rotary_sin = rig->rotary_sin.mem;
     args.alibi_offset = args.sinks_offset = args.rotary_cos_offset = args.rotary_sin_offset = FLOATS_OFFSET;
     args.alibi_seq_stride = rig->problem->c.alibi == 2 ? rig->problem->num_heads : 0;
-    args.rotary_positions = longest(rig->problem);
+    args.rotary_positions = attn_rotary_positions(rig->problem);
     return args;
 }
 

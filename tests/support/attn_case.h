@@ -70,7 +70,7 @@ typedef struct attn_problem {
     /* Of features that the case has: */
     float *alibi_slopes; /* [num_seqs, num_heads], or the same for all sequences: [num_heads] */
     float *sinks;        /* [num_heads] */
-    float *rotary_cos;   /* [the longest seqlen_k, rotary_dim / 2] */
+    float *rotary_cos;   /* [attn_rotary_positions, rotary_dim / 2] */
     float *rotary_sin;
     uint32_t *tree_mask; /* as the batch wants it */
     int32_t num_blocks;
@@ -88,6 +88,9 @@ attn_problem attn_problem_part(const attn_problem *problem, int32_t seq, int32_t
 
 /* Other physical blocks for the same tokens. */
 void attn_problem_scatter(attn_problem *problem, uint64_t seed);
+
+/* Positions of the rotary tables: the longest sequence's. */
+int32_t attn_rotary_positions(const attn_problem *problem);
 
 /* The pool on the host, before a run or after. */
 pool_model attn_problem_pool(const attn_problem *problem, bool after);

@@ -59,3 +59,28 @@ void case_writer_zeros(const char *path, const char *metadata, const char *tenso
     case_writer_bytes(path, file, 8 + used + begin);
     free(file);
 }
+
+void case_writer_tensors(const char *path, const char *metadata, const case_tensor *tensors, size_t count) {
+    char header[8192];
+    size_t begin = 0, used = (size_t)snprintf(header, sizeof header, "{\"__metadata__\":%s", metadata);
+    for (size_t i = 0; i < count; i++) {
+        used += (size_t)snprintf(header + used, sizeof header - used,
+                                 ",\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+                                 tensors[i].name, tensors[i].dtype, tensors[i].dims, begin, begin + tensors[i].bytes);
+        cr_assert_lt(used, sizeof header);
+        begin += tensors[i].bytes;
+    }
+    used += (size_t)snprintf(header + used, sizeof header - used, "}");
+    cr_assert_lt(used, sizeof header);
+
+    unsigned char *file = malloc(8 + used + begin), *at = file + 8 + used;
+    cr_assert_not_null(file);
+    for (int i = 0; i < 8; i++)
+        file[i] = (unsigned char)((uint64_t)used >> 8 * i);
+    memcpy(file + 8, header, used);
+    for (size_t i = 0; i < count; at += tensors[i].bytes, i++)
+        if (tensors[i].bytes > 0)
+            memcpy(at, tensors[i].data, tensors[i].bytes);
+    case_writer_bytes(path, file, 8 + used + begin);
+    free(file);
+}

@@ -13,4 +13,15 @@ void case_writer_bytes(const char *path, const void *bytes, size_t size);
  */
 void case_writer_zeros(const char *path, const char *metadata, const char *tensors);
 
+typedef struct case_tensor {
+    const char *name;
+    const char *dtype;
+    const char *dims; /* "2,3,4"; "" for a scalar */
+    const void *data;
+    size_t bytes;
+} case_tensor;
+
+/* A safetensors file with these tensors. */
+void case_writer_tensors(const char *path, const char *metadata, const case_tensor *tensors, size_t count);
+
 #endif

@@ -13,6 +13,10 @@ static void copy8(pool_row from, pool_row to, int d, int dim) {
     else
         for (int j = d; j < dim; j++)
             to.base[to.at + j] = from.base[from.at + j];
+#if KV_STORED_SCALES
+    if (d == 0)
+        *to.scale = *from.scale;
+#endif
 }
 
 __kernel void cache_copy(POOL_PARAMS, const __global int *pairs, long pairs_offset, long num_pairs) {

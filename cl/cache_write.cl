@@ -19,9 +19,25 @@ static float8 load_of(const __global uchar *base, int dtype, long i, int count) 
     return load_upto8_bfloat16((const __global ushort *)base, i, count);
 }
 
-static void write8(const __global uchar *from, long from_at, int dtype, pool_row to, int d, int dim) {
+static float8 row_of(const __global uchar *from, long at, int dtype, int d, int dim) {
+    return load_of(from, dtype, at + d, min(8, dim - d));
+}
+
+/* Vector d of a row; where rows have scales of their own, the work-item of the first vector stores the whole row. */
+static void write_row(const __global uchar *from, long at, int dtype, pool_row to, int d, int dim) {
+#if KV_STORED_SCALES
+    if (d != 0)
+        return;
+    float largest = 0;
+    for (int e = 0; e < dim; e += 8)
+        largest = fmax(largest, largest_of8(row_of(from, at, dtype, e, dim)));
+    float scale = pool_scale_for(to.pool_scale, largest);
+    for (int e = 0; e < dim; e += 8)
+        pool_store8(to, e, dim, row_of(from, at, dtype, e, dim), scale);
+#else
     if (d < dim)
-        ROW_STORE8(KV, load_of(from, dtype, from_at + d, min(8, dim - d)), to.base, to.at, d, dim);
+        pool_store8(to, d, dim, row_of(from, at, dtype, d, dim), to.pool_scale);
+#endif
 }
 
 /* layouts: x offset, y token stride, z head stride, in elements. slots starts slots_offset elements into its buffer. */
@@ -40,9 +56,9 @@ __kernel void cache_write(const __global uchar *k, long4 k_layout, const __globa
     int token = (int)(slot % BLOCK_SIZE);
     pool keys = POOL_KEYS;
     pool values = POOL_VALUES;
-    write8(k, k_layout.x + t * k_layout.y + kv_head * k_layout.z, dtype, pool_row_at(&keys, block, token, kv_head), d,
+    write_row(k, k_layout.x + t * k_layout.y + kv_head * k_layout.z, dtype, pool_row_at(&keys, block, token, kv_head), d,
            HEAD_DIM);
     if (!V_IN_K)
-        write8(v, v_layout.x + t * v_layout.y + kv_head * v_layout.z, dtype, pool_row_at(&values, block, token, kv_head),
+        write_row(v, v_layout.x + t * v_layout.y + kv_head * v_layout.z, dtype, pool_row_at(&values, block, token, kv_head),
                d, HEAD_DIM_V);
 }

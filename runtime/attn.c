@@ -3,6 +3,7 @@
 
 #include "cache.h"
 #include "device.h"
+#include "dtype.h"
 #include "status.h"
 #include "struct_size.h"
 #include "warm.h"
@@ -39,8 +40,9 @@ static pagedcl_status take_from_cache(pagedcl_attn_desc *own) {
 }
 
 static pagedcl_status check_dtype(const char *name, pagedcl_dtype dtype) {
-    if (pagedcl_dtype_size(dtype) == 0)
-        return pcl_fail(PAGEDCL_UNSUPPORTED, "%s %d is not one of pagedcl_dtype", name, (int)dtype);
+    if (pagedcl_dtype_size(dtype) == 0 || pcl_dtype_is_quantized(dtype))
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "%s %d (%s) is not float32, float16 or bfloat16", name, (int)dtype,
+                        pagedcl_dtype_name(dtype));
     return PAGEDCL_SUCCESS;
 }
 
@@ -61,14 +63,16 @@ static pagedcl_status read_shape(pagedcl_attn_desc *own) {
     if (own->head_dim < 1 || own->head_dim > MAX_HEAD_DIM || own->head_dim_v < 1 || own->head_dim_v > MAX_HEAD_DIM)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "head_dim %d and head_dim_v %d must be 1 to %d", own->head_dim,
                         own->head_dim_v, MAX_HEAD_DIM);
+    bool plain = own->kv_dtype != PAGEDCL_DTYPE_DEFAULT && !pcl_dtype_is_quantized(own->kv_dtype);
     if (own->q_dtype == PAGEDCL_DTYPE_DEFAULT)
-        own->q_dtype = own->kv_dtype != PAGEDCL_DTYPE_DEFAULT ? own->kv_dtype : PAGEDCL_FLOAT16;
+        own->q_dtype = plain ? own->kv_dtype : PAGEDCL_FLOAT16;
     if (own->kv_dtype == PAGEDCL_DTYPE_DEFAULT)
         own->kv_dtype = own->q_dtype;
     if (own->out_dtype == PAGEDCL_DTYPE_DEFAULT)
         own->out_dtype = own->q_dtype;
     PCL_TRY(check_dtype("q_dtype", own->q_dtype));
-    PCL_TRY(check_dtype("kv_dtype", own->kv_dtype));
+    if (own->cache == NULL)
+        PCL_TRY(check_dtype("kv_dtype", own->kv_dtype));
     return check_dtype("out_dtype", own->out_dtype);
 }
 

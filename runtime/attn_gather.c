@@ -111,16 +111,17 @@ static pagedcl_status create_kernels(pagedcl_attn_gather *gather) {
 
 /* The baseline is plain attention. */
 static pagedcl_status check_plain(const pagedcl_attn_desc *desc) {
-    const char *feature = desc->has_window                     ? "a window"
-                          : desc->softcap != 0                 ? "a softcap"
-                          : desc->has_alibi                    ? "ALiBi"
-                          : desc->has_sinks                    ? "sinks"
-                          : desc->rotary_dim != 0              ? "rotary embedding"
-                          : desc->has_tree                     ? "tree masks"
-                          : desc->head_dim_v != desc->head_dim ? "another head_dim for V"
-                          : desc->head_dim % 8 != 0            ? "a head_dim that is no multiple of 8"
-                          : desc->paths == PAGEDCL_PATH_DECODE ? "the decode path alone"
-                                                               : NULL;
+    const char *feature = desc->has_window                         ? "a window"
+                          : desc->softcap != 0                     ? "a softcap"
+                          : desc->has_alibi                        ? "ALiBi"
+                          : desc->has_sinks                        ? "sinks"
+                          : desc->rotary_dim != 0                  ? "rotary embedding"
+                          : desc->has_tree                         ? "tree masks"
+                          : desc->head_dim_v != desc->head_dim     ? "another head_dim for V"
+                          : desc->head_dim % 8 != 0                ? "a head_dim that is no multiple of 8"
+                          : pagedcl_dtype_size(desc->kv_dtype) < 2 ? "pools of 8-bit elements"
+                          : desc->paths == PAGEDCL_PATH_DECODE     ? "the decode path alone"
+                                                                   : NULL;
     if (feature != NULL)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "the gather baseline does not do %s: make an operator without it",
                         feature);

@@ -2,17 +2,44 @@
 #include "cache.h"
 
 #include "device.h"
+#include "dtype.h"
 #include "status.h"
 #include "struct_size.h"
 #include "tensor.h"
 #include "warm.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_HEAD_DIM = 576, MAX_BLOCKS = 1 << 30 };
+
+static pagedcl_status read_scales(pagedcl_cache_desc *own) {
+    bool quantized = pcl_dtype_is_quantized(own->dtype);
+    if (own->scale_per_row != 0 && (own->scale_per_row != 1 || !quantized || own->buffers != NULL))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                        "scale_per_row is %d, with dtype %s and %s: it is for an 8-bit pool that the library allocates",
+                        own->scale_per_row, pagedcl_dtype_name(own->dtype),
+                        own->buffers != NULL ? "the caller's buffers" : "no buffers");
+    if (own->k_scale == 0)
+        own->k_scale = 1;
+    if (own->v_scale == 0)
+        own->v_scale = 1;
+    bool plain = own->k_scale == 1 && own->v_scale == 1;
+    if ((!quantized || own->scale_per_row) && !plain)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                        "k_scale %g and v_scale %g are for an 8-bit pool without scale_per_row", (double)own->k_scale,
+                        (double)own->v_scale);
+    if (!isnormal(own->k_scale) || !isnormal(own->v_scale) || own->k_scale < 0 || own->v_scale < 0)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k_scale %g and v_scale %g must be finite and above 0",
+                        (double)own->k_scale, (double)own->v_scale);
+    if (own->v_in_k && own->v_scale != own->k_scale)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "V lies in K, so v_scale %g must be k_scale %g", (double)own->v_scale,
+                        (double)own->k_scale);
+    return PAGEDCL_SUCCESS;
+}
 
 /* Checks a description and fills in its defaults. */
 static pagedcl_status read_desc(const pagedcl_cache_desc *desc, pagedcl_cache_desc *own) {
@@ -40,16 +67,28 @@ static pagedcl_status read_desc(const pagedcl_cache_desc *desc, pagedcl_cache_de
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "layout %d is not one of pagedcl_layout", (int)own->layout);
     if (pagedcl_dtype_size(own->dtype) == 0)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "dtype %d is not one of pagedcl_dtype", (int)own->dtype);
-    return PAGEDCL_SUCCESS;
+    return read_scales(own);
+}
+
+/* Bytes of K, or V, of a block as the library lays it out: the elements, and from *scales_offset on their scales. */
+static bool block_bytes_of(const pagedcl_cache_desc *desc, int32_t head_dim, int64_t *scales_offset, int64_t *bytes) {
+    int64_t rows = 0, elements = 0;
+    if (__builtin_mul_overflow((int64_t)desc->block_size, desc->num_kv_heads, &rows) ||
+        __builtin_mul_overflow(rows, head_dim * (int64_t)pagedcl_dtype_size(desc->dtype), &elements) ||
+        elements > INT64_MAX / 4 || rows > INT64_MAX / 16)
+        return false;
+    *scales_offset = desc->scale_per_row ? (elements + 3) / 4 * 4 : elements;
+    *bytes = *scales_offset + (desc->scale_per_row ? rows * (int64_t)sizeof(cl_float) : 0);
+    return true;
 }
 
 /* Bytes of the whole pool as the library would allocate it. */
 static pagedcl_status pool_bytes_of(const pagedcl_cache_desc *desc, int64_t *bytes) {
-    int64_t pool =
-        (int64_t)pagedcl_dtype_size(desc->dtype) * ((int64_t)desc->head_dim + (desc->v_in_k ? 0 : desc->head_dim_v));
-    if (__builtin_mul_overflow(pool, desc->num_kv_heads, &pool) ||
-        __builtin_mul_overflow(pool, desc->block_size, &pool) ||
-        __builtin_mul_overflow(pool, desc->num_blocks, &pool) || __builtin_mul_overflow(pool, desc->num_layers, &pool))
+    int64_t k = 0, v = 0, scales_offset = 0, pool = 0;
+    if (!block_bytes_of(desc, desc->head_dim, &scales_offset, &k) ||
+        !block_bytes_of(desc, desc->head_dim_v, &scales_offset, &v) ||
+        __builtin_mul_overflow(k + (desc->v_in_k ? 0 : v), desc->num_blocks, &pool) ||
+        __builtin_mul_overflow(pool, desc->num_layers, &pool))
         return pcl_fail(PAGEDCL_SIZE_OVERFLOW,
                         "a pool of %d layers, %d blocks of %d tokens, %d heads of %d and %d does not fit 2^63 bytes",
                         desc->num_layers, desc->num_blocks, desc->block_size, desc->num_kv_heads, desc->head_dim,
@@ -96,7 +135,10 @@ static pagedcl_status make_side(pagedcl_cache *cache, pcl_pool_side *side, int32
     if (side->strides.block < 0 || side->strides.token < 0 || side->strides.head < 0)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "a pool stride is below 0");
     side->contiguous = is_contiguous(desc, &side->strides, head_dim);
-    side->block_bytes = (int64_t)pagedcl_dtype_size(desc->dtype) * desc->block_size * desc->num_kv_heads * head_dim;
+    /* The pool's size is known not to overflow, and scales go with elements of one byte. */
+    (void)block_bytes_of(desc, head_dim, &side->scales_offset, &side->block_bytes);
+    if (desc->scale_per_row)
+        side->strides.block = side->block_bytes;
     side->buffers = calloc(layers * (size_t)cache->num_segments, sizeof *side->buffers);
     side->offsets = calloc(layers, sizeof *side->offsets);
     if (side->buffers == NULL || side->offsets == NULL)
@@ -117,7 +159,8 @@ static pagedcl_status divide(pagedcl_cache *cache) {
         largest = desc->max_segment_bytes;
     cache->desc.max_segment_bytes = largest;
     int32_t head_dim = desc->head_dim > desc->head_dim_v ? desc->head_dim : desc->head_dim_v;
-    int64_t block_bytes = (int64_t)pagedcl_dtype_size(desc->dtype) * desc->block_size * desc->num_kv_heads * head_dim;
+    int64_t scales_offset = 0, block_bytes = 0;
+    (void)block_bytes_of(desc, head_dim, &scales_offset, &block_bytes);
     uint64_t fit = largest / (uint64_t)block_bytes;
     if (fit == 0)
         return pcl_fail(PAGEDCL_POOL_TOO_LARGE,
@@ -197,6 +240,7 @@ static pagedcl_status share_k(pagedcl_cache *cache) {
     }
     memcpy(cache->v.offsets, cache->k.offsets, (size_t)cache->desc.num_layers * sizeof *cache->v.offsets);
     cache->v.strides = cache->k.strides;
+    cache->v.scales_offset = cache->k.scales_offset;
     cache->v.block_bytes = 0;
     return PAGEDCL_SUCCESS;
 }
@@ -310,6 +354,10 @@ void pcl_cache_macros(const pagedcl_cache *cache, pcl_variant *variant) {
     pcl_variant_int(variant, "V_IN_K", cache->desc.v_in_k);
     pcl_variant_int(variant, "NUM_SEGMENTS", cache->num_parameters);
     pcl_variant_dtype(variant, "KV_DTYPE", cache->desc.dtype);
+    pcl_variant_int(variant, "KV_QUANTIZED", pcl_dtype_is_quantized(cache->desc.dtype));
+    pcl_variant_int(variant, "KV_STORED_SCALES", cache->desc.scale_per_row);
+    pcl_variant_int(variant, "K_SCALES_OFFSET", cache->k.scales_offset);
+    pcl_variant_int(variant, "V_SCALES_OFFSET", cache->v.scales_offset);
     pcl_variant_int(variant, "K_BLOCK_STRIDE", cache->k.strides.block);
     pcl_variant_int(variant, "K_TOKEN_STRIDE", cache->k.strides.token);
     pcl_variant_int(variant, "K_HEAD_STRIDE", cache->k.strides.head);
@@ -329,6 +377,8 @@ void pcl_cache_arguments(const pagedcl_cache *cache, int32_t layer, pcl_argument
     pcl_argument_long(arguments, cache->k.offsets[layer]);
     pcl_argument_long(arguments, cache->v.offsets[layer]);
     pcl_argument_int(arguments, cache->segment_shift);
+    pcl_argument_float(arguments, cache->desc.k_scale);
+    pcl_argument_float(arguments, cache->desc.v_scale);
 }
 
 pagedcl_status pcl_cache_check_layer(const pagedcl_cache *cache, int32_t layer) {

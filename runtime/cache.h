@@ -21,8 +21,9 @@ typedef struct pcl_pool_side {
     int64_t *offsets; /* [num_layers], elements */
     int32_t head_dim;
     pagedcl_pool_strides strides;
-    bool contiguous;     /* a block is one piece of memory: block_bytes from its beginning on */
-    int64_t block_bytes; /* of a block's elements in one layer; 0: V that lies in K */
+    bool contiguous;       /* a block is one piece of memory: block_bytes from its beginning on */
+    int64_t block_bytes;   /* of a block in one layer, its scales included; 0: V that lies in K */
+    int64_t scales_offset; /* where in these the scales begin */
 } pcl_pool_side;
 
 struct pagedcl_cache {

@@ -2,6 +2,7 @@
 /* Rows of a pool by slot: write and gather. */
 #include "cache.h"
 
+#include "dtype.h"
 #include "launch.h"
 #include "status.h"
 #include "table.h"
@@ -85,8 +86,9 @@ pagedcl_status pagedcl_cache_write(pagedcl_cache *cache, cl_command_queue queue,
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "slot_mapping must not be NULL, num_slots not below 0");
     if (dtype == PAGEDCL_DTYPE_DEFAULT)
         dtype = cache->desc.dtype;
-    if (pagedcl_dtype_size(dtype) == 0)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "dtype %d is not one of pagedcl_dtype", (int)dtype);
+    if (pagedcl_dtype_size(dtype) == 0 || pcl_dtype_is_quantized(dtype))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "dtype %d (%s) is not one of k and v's: float32, float16 or bfloat16",
+                        (int)dtype, pagedcl_dtype_name(dtype));
     pagedcl_tensor own_k, own_v;
     PCL_TRY(pcl_tensor_check("k", k, num_slots, cache->desc.num_kv_heads, cache->desc.head_dim, dtype, &own_k));
     PCL_TRY(pcl_tensor_check("v", v, num_slots, cache->desc.num_kv_heads, cache->desc.head_dim_v, dtype, &own_v));
@@ -145,6 +147,9 @@ pagedcl_status pagedcl_cache_gather(pagedcl_cache *cache, cl_command_queue queue
         PCL_TRY(pcl_table_check(cache, &table, seq, 0, seqlens[seq]));
         total += seqlens[seq];
     }
+    if (pcl_dtype_is_quantized(cache->desc.dtype))
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "gather reads pools of float32, float16 and bfloat16, this one is %s",
+                        pagedcl_dtype_name(cache->desc.dtype));
     if ((k->token_stride | k->head_stride | v->token_stride | v->head_stride) != 0)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "gather writes contiguous rows: leave the strides of k and v 0");
     pagedcl_tensor own_k, own_v;

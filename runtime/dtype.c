@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <pagedcl/dtype.h>
+#include "dtype.h"
+
+bool pcl_dtype_is_quantized(pagedcl_dtype dtype) {
+    return dtype == PAGEDCL_INT8 || dtype == PAGEDCL_FLOAT8_E4M3 || dtype == PAGEDCL_FLOAT8_E5M2;
+}
 
 size_t pagedcl_dtype_size(pagedcl_dtype dtype) {
     switch (dtype) {
@@ -8,6 +12,10 @@ size_t pagedcl_dtype_size(pagedcl_dtype dtype) {
     case PAGEDCL_FLOAT16:
     case PAGEDCL_BFLOAT16:
         return 2;
+    case PAGEDCL_INT8:
+    case PAGEDCL_FLOAT8_E4M3:
+    case PAGEDCL_FLOAT8_E5M2:
+        return 1;
     case PAGEDCL_DTYPE_DEFAULT:
         break;
     }
@@ -22,6 +30,12 @@ const char *pagedcl_dtype_name(pagedcl_dtype dtype) {
         return "float16";
     case PAGEDCL_BFLOAT16:
         return "bfloat16";
+    case PAGEDCL_INT8:
+        return "int8";
+    case PAGEDCL_FLOAT8_E4M3:
+        return "float8_e4m3";
+    case PAGEDCL_FLOAT8_E5M2:
+        return "float8_e5m2";
     case PAGEDCL_DTYPE_DEFAULT:
         break;
     }

@@ -2,6 +2,7 @@
 #include "merge.h"
 
 #include "device.h"
+#include "dtype.h"
 #include "launch.h"
 #include "status.h"
 #include "struct_size.h"
@@ -28,8 +29,9 @@ static pagedcl_status read_desc(const pagedcl_merge_desc *desc, pagedcl_merge_de
         return pcl_fail(PAGEDCL_INVALID_HEADS, "num_heads is %d", own->num_heads);
     if (own->head_dim < 1 || own->head_dim > MAX_HEAD_DIM)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "head_dim %d is not 1 to %d", own->head_dim, MAX_HEAD_DIM);
-    if (pagedcl_dtype_size(own->dtype) == 0)
-        return pcl_fail(PAGEDCL_UNSUPPORTED, "dtype %d is not one of pagedcl_dtype", (int)own->dtype);
+    if (pagedcl_dtype_size(own->dtype) == 0 || pcl_dtype_is_quantized(own->dtype))
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "dtype %d (%s) is not float32, float16 or bfloat16", (int)own->dtype,
+                        pagedcl_dtype_name(own->dtype));
     return PAGEDCL_SUCCESS;
 }
 

@@ -53,13 +53,19 @@ static float sum_of(float16 x) {
 
 /* A row of dim elements of the pool, or of packed keys, into one of the tile. */
 static void row_load(float16 *to, keys_row row, int dim) {
+#if WITH_PAGED && KV_STORED_SCALES
+    const float scale = *row.scale;
+#elif WITH_PAGED && KV_QUANTIZED
+    const float scale = row.pool_scale;
+#else
+    const float scale = 1; /* and gone when compiled */
+#endif
     for (int c = 0; c < dim / 16; c++)
-        to[c] = LOAD16(KV)(row.base, row.at + c * 16);
+        to[c] = LOAD16(KV)(row.base, row.at + c * 16) * scale;
     if (dim % 16 == 0)
         return;
     int d = dim / 16 * 16;
-    to[dim / 16] = (float16)(LOAD_UPTO8(KV)(row.base, row.at + d, min(8, dim - d)),
-                             d + 8 < dim ? LOAD_UPTO8(KV)(row.base, row.at + d + 8, dim - d - 8) : (float8)0);
+    to[dim / 16] = (float16)(keys_load8(row, d, dim), d + 8 < dim ? keys_load8(row, d + 8, dim) : (float8)0);
 }
 
 /* Keys first .. first + TUNE_KEYS - 1; outside begin .. p->key_end - 1 they are zeros, and nothing is read. */

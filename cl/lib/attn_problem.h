@@ -244,12 +244,14 @@ static float8 query8(const attn_problem *p, const __global STORAGE(Q) * q, long4
 }
 
 #if WITH_APPEND
-/* New keys and values as k_new and v_new have them, rotated. */
+/* New keys and values as k_new and v_new have them, rotated. With V_IN_K the value is the beginning of the key. */
 static float8 new_key8(const attn_problem *p, int position, int d) {
     long at = layout_at(p->fresh.k_layout, (long)p->new_start + (position - p->new_first), p->kv_head);
     return rotated8(&p->rotary, p->fresh.k, at, d, position);
 }
 static float8 new_value8(const attn_problem *p, int position, int d) {
+    if (V_IN_K)
+        return new_key8(p, position, d);
     long at = layout_at(p->fresh.v_layout, (long)p->new_start + (position - p->new_first), p->kv_head);
     return ROW_LOAD8(Q, p->fresh.v, at, d, HEAD_DIM_V);
 }
@@ -258,6 +260,9 @@ static float8 new_value8(const attn_problem *p, int position, int d) {
 /* The row of an old key or value: base and index. */
 #if WITH_PAGED
 typedef pool_row keys_row;
+static float8 keys_load8(keys_row row, int d, int dim) {
+    return pool_load8(row, d, dim);
+}
 static keys_row key_row(const attn_problem *p, int position) {
     return pool_row_at(&p->keys.k, p->table[position / BLOCK_SIZE], position % BLOCK_SIZE, p->kv_head);
 }
@@ -269,6 +274,9 @@ typedef struct keys_row {
     const __global STORAGE(KV) *base;
     long at;
 } keys_row;
+static float8 keys_load8(keys_row row, int d, int dim) {
+    return ROW_LOAD8(KV, row.base, row.at, d, dim);
+}
 static keys_row key_row(const attn_problem *p, int position) {
     keys_row row = {p->keys.k, layout_at(p->keys.k_layout, (long)p->k_start + position, p->kv_head)};
     return row;
@@ -279,40 +287,74 @@ static keys_row value_row(const attn_problem *p, int position) {
 }
 #endif
 
+#if WITH_APPEND
+/* The scale with which the key or value at a new position is stored. */
+static float new_key_scale(const attn_problem *p, int position) {
+    float largest = 0;
+#if KV_STORED_SCALES
+    for (int d = 0; d < HEAD_DIM; d += 8)
+        largest = fmax(largest, largest_of8(new_key8(p, position, d)));
+#endif
+    (void)position;
+    return pool_scale_for(p->keys.k.scale, largest);
+}
+static float new_value_scale(const attn_problem *p, int position) {
+    float largest = 0;
+    if (V_IN_K)
+        return new_key_scale(p, position);
+#if KV_STORED_SCALES
+    for (int d = 0; d < HEAD_DIM_V; d += 8)
+        largest = fmax(largest, largest_of8(new_value8(p, position, d)));
+#endif
+    (void)position;
+    return pool_scale_for(p->keys.v.scale, largest);
+}
+
+/* What storing with that scale makes of it. */
+static float8 rounded8(float8 x, float scale) {
+#if KV_QUANTIZED
+    return ROUND8(KV)(x / scale) * scale;
+#else
+    (void)scale;
+    return ROUND8(KV)(x);
+#endif
+}
+#endif
+
 /* Elements d .. d + 7 of the key or value at a position. With an append, those at the new positions come from k_new,
    rounded as the pool will hold them, so that it does not matter which work-group stores them, and when. */
 static float8 key8(const attn_problem *p, int position, int d) {
 #if WITH_APPEND
     if (position >= p->new_first)
-        return ROUND8(KV)(new_key8(p, position, d));
+        return rounded8(new_key8(p, position, d), new_key_scale(p, position));
 #endif
-    keys_row row = key_row(p, position);
-    return ROW_LOAD8(KV, row.base, row.at, d, HEAD_DIM);
+    return keys_load8(key_row(p, position), d, HEAD_DIM);
 }
 static float8 value8(const attn_problem *p, int position, int d) {
 #if WITH_APPEND
     if (position >= p->new_first)
-        return ROUND8(KV)(V_IN_K ? new_key8(p, position, d) : new_value8(p, position, d));
+        return rounded8(new_value8(p, position, d), new_value_scale(p, position));
 #endif
-    keys_row row = value_row(p, position);
-    return ROW_LOAD8(KV, row.base, row.at, d, HEAD_DIM_V);
+    return keys_load8(value_row(p, position), d, HEAD_DIM_V);
 }
 
 #if WITH_APPEND
-/* Stores the new tokens among the keys of this part. */
+/* Stores the new tokens among the keys of this part: a work-item takes a vector, or, where rows have scales of their
+   own, a row. */
 static void store_new(const attn_problem *p, int lane, int lanes) {
+    const int parts = KV_STORED_SCALES ? 1 : ROW_VECTORS, width = KV_STORED_SCALES ? ROW_VECTORS * 8 : 8;
     int begin = max(p->new_first, p->key_begin);
-    for (int i = lane; i < (p->key_end - begin) * ROW_VECTORS; i += lanes) {
-        int position = begin + i / ROW_VECTORS;
-        int d = i % ROW_VECTORS * 8;
-        if (d < HEAD_DIM) {
-            keys_row row = key_row(p, position);
-            ROW_STORE8(KV, new_key8(p, position, d), row.base, row.at, d, HEAD_DIM);
-        }
-        if (!V_IN_K && d < HEAD_DIM_V) {
-            keys_row row = value_row(p, position);
-            ROW_STORE8(KV, new_value8(p, position, d), row.base, row.at, d, HEAD_DIM_V);
-        }
+    for (int i = lane; i < (p->key_end - begin) * parts; i += lanes) {
+        int position = begin + i / parts;
+        int first = i % parts * width;
+        float scale = new_key_scale(p, position);
+        for (int d = first; d < min(first + width, HEAD_DIM); d += 8)
+            pool_store8(key_row(p, position), d, HEAD_DIM, new_key8(p, position, d), scale);
+        if (V_IN_K)
+            continue;
+        scale = new_value_scale(p, position);
+        for (int d = first; d < min(first + width, HEAD_DIM_V); d += 8)
+            pool_store8(value_row(p, position), d, HEAD_DIM_V, new_value8(p, position, d), scale);
     }
 }
 #endif

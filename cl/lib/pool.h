@@ -3,7 +3,8 @@
  * A pool as kernel parameters: K and V each as segments of one buffer per parameter. Shape macros: BLOCK_SIZE,
  * NUM_KV_HEADS, HEAD_DIM, HEAD_DIM_V, NUM_SEGMENTS (1, 2, 4 or 8), KV_DTYPE, the strides of block, token and head in
  * elements, K_BLOCK_STRIDE to V_HEAD_STRIDE, and V_IN_K: a row of V is the beginning of the row of K, and not stored
- * again.
+ * again. KV_QUANTIZED: elements count times a scale, that of the pool or, with KV_STORED_SCALES, that of the row, which
+ * lies behind the block's elements: float [BLOCK_SIZE, NUM_KV_HEADS] from byte K_SCALES_OFFSET or V_SCALES_OFFSET on.
  *
  *     __kernel void f(POOL_PARAMS) {
  *         pool keys = POOL_KEYS, values = POOL_VALUES;
@@ -41,22 +42,29 @@
 
 /* Offsets are in elements, from the beginning of every segment's buffer. */
 #define POOL_PARAMS                                                                                                    \
-    SEGMENT_PARAMS(pool_k), SEGMENT_PARAMS(pool_v), long pool_k_offset, long pool_v_offset, int segment_shift
+    SEGMENT_PARAMS(pool_k), SEGMENT_PARAMS(pool_v), long pool_k_offset, long pool_v_offset, int segment_shift,         \
+        float pool_k_scale, float pool_v_scale
 #define POOL_KEYS                                                                                                      \
-    {SEGMENTS(pool_k), pool_k_offset, segment_shift, K_BLOCK_STRIDE, K_TOKEN_STRIDE, K_HEAD_STRIDE}
+    {SEGMENTS(pool_k), pool_k_offset,  segment_shift, K_BLOCK_STRIDE, K_TOKEN_STRIDE, K_HEAD_STRIDE, pool_k_scale,     \
+     K_SCALES_OFFSET}
 #define POOL_VALUES                                                                                                    \
-    {SEGMENTS(pool_v), pool_v_offset, segment_shift, V_BLOCK_STRIDE, V_TOKEN_STRIDE, V_HEAD_STRIDE}
+    {SEGMENTS(pool_v), pool_v_offset,  segment_shift, V_BLOCK_STRIDE, V_TOKEN_STRIDE, V_HEAD_STRIDE, pool_v_scale,     \
+     V_SCALES_OFFSET}
 
 typedef struct pool {
     __global STORAGE(KV) *segment[NUM_SEGMENTS];
     long offset;
     int segment_shift;
     long block_stride, token_stride, head_stride; /* constants of the program */
+    float scale;
+    long scales_offset; /* a constant too */
 } pool;
 
 typedef struct pool_row {
     __global STORAGE(KV) *base;
     long at;
+    __global float *scale; /* with KV_STORED_SCALES */
+    float pool_scale;
 } pool_row;
 
 /* The row of a KV head at a token offset of a block. */
@@ -69,7 +77,56 @@ static pool_row pool_row_at(const pool *p, int block, int token, int kv_head) {
         row.base = segment == i ? p->segment[i] : row.base;
     row.at = p->offset + address_row(block, p->segment_shift, token, kv_head, p->block_stride, p->token_stride,
                                      p->head_stride);
+    row.scale = 0;
+    row.pool_scale = p->scale;
+#if KV_STORED_SCALES
+    /* Elements are bytes, and blocks a multiple of four. */
+    address_index block_at = address_row(block, p->segment_shift, 0, 0, p->block_stride, 0, 0);
+    row.scale = (__global float *)(row.base + block_at + p->scales_offset) + (token * NUM_KV_HEADS + kv_head);
+#endif
     return row;
+}
+
+/* Elements d .. d + 7 of a row of dim elements, as values. */
+static float8 pool_load8(pool_row row, int d, int dim) {
+    float8 x = ROW_LOAD8(KV, row.base, row.at, d, dim);
+#if KV_STORED_SCALES
+    x *= *row.scale;
+#elif KV_QUANTIZED
+    x *= row.pool_scale;
+#endif
+    return x;
+}
+
+/* The scale with which a row is to be stored whose largest magnitude is given. */
+static float pool_scale_for(float pool_scale, float largest) {
+#if KV_STORED_SCALES
+    (void)pool_scale;
+    return largest > 0 ? largest / LARGEST(KV) : 1;
+#else
+    (void)largest;
+    return pool_scale;
+#endif
+}
+
+/* Stores elements d .. d + 7 of a row, with a scale from pool_scale_for. */
+static void pool_store8(pool_row row, int d, int dim, float8 x, float scale) {
+#if KV_QUANTIZED
+    x /= scale;
+#endif
+    (void)scale;
+    ROW_STORE8(KV, x, row.base, row.at, d, dim);
+#if KV_STORED_SCALES
+    if (d == 0)
+        *row.scale = scale;
+#endif
+}
+
+static float largest_of8(float8 x) {
+    float8 a = fabs(x);
+    float4 b = fmax(a.lo, a.hi);
+    float2 c = fmax(b.lo, b.hi);
+    return fmax(c.x, c.y);
 }
 
 #endif

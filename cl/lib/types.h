@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Element types. A role (Q, KV, OUT) has its dtype in the macro <role>_DTYPE: float32, float16 or bfloat16. Elements
- * are stored as STORAGE(role) and computed on as float. Half storage goes through the core functions vload_half and
- * vstore_half, which need no cl_khr_fp16.
+ * Element types. A role (Q, KV, OUT) has its dtype in the macro <role>_DTYPE: float32, float16 or bfloat16, and KV also
+ * int8, float8_e4m3 or float8_e5m2. Elements are stored as STORAGE(role) and computed on as float. Half storage goes
+ * through the core functions vload_half and vstore_half, which need no cl_khr_fp16. The 8-bit types have a scale, which
+ * is pool.h's business: here are their codes alone.
  *
  * Loads and stores take a base and the index of an element, and need no more alignment than an element has.
  */
@@ -31,6 +32,9 @@
 typedef float storage_float32;
 typedef ushort storage_float16;
 typedef ushort storage_bfloat16;
+typedef char storage_int8;
+typedef uchar storage_float8_e4m3;
+typedef uchar storage_float8_e5m2;
 
 static float load1_float32(const __global storage_float32 *base, long i) {
     return base[i];
@@ -102,6 +106,85 @@ static float8 round8_bfloat16(float8 x) {
     return as_float8(convert_uint8(bfloat16_bits8(x)) << 16);
 }
 
+/* 8-bit integers, symmetric: -128 is not used. */
+static float load1_int8(const __global storage_int8 *base, long i) {
+    return (float)base[i];
+}
+static float8 load8_int8(const __global storage_int8 *base, long i) {
+    return convert_float8(vload8(0, base + i));
+}
+static float16 load16_int8(const __global storage_int8 *base, long i) {
+    return convert_float16(vload16(0, base + i));
+}
+static float8 round8_int8(float8 x) {
+    return clamp(rint(x), -127.0f, 127.0f);
+}
+static void store8_int8(float8 x, __global storage_int8 *base, long i) {
+    vstore8(convert_char8_sat(round8_int8(x)), 0, base + i);
+}
+static void store1_int8(float x, __global storage_int8 *base, long i) {
+    base[i] = convert_char_sat(clamp(rint(x), -127.0f, 127.0f));
+}
+
+/*
+ * 8-bit floats. Moved to the top of a half their bits are that half, with another exponent bias in the case of e4m3,
+ * whose all-ones pattern is NaN, not infinity; halves convert exactly, subnormals included, on every device.
+ */
+static float8 halves8(ushort8 bits) {
+    ushort halves[8];
+    vstore8(bits, 0, halves);
+    return vload_half8(0, (const __private half *)halves);
+}
+static float8 decode8_float8_e4m3(uchar8 x) {
+    ushort8 wide = convert_ushort8(x);
+    float8 value = halves8((wide & (ushort)0x80) << (ushort)8 | (wide & (ushort)0x7f) << (ushort)7) * 256.0f;
+    return select(value, (float8)NAN, convert_int8((x & (uchar)0x7f) == (uchar)0x7f));
+}
+static float8 decode8_float8_e5m2(uchar8 x) {
+    return halves8(convert_ushort8(x) << (ushort)8);
+}
+
+/* Rounds to nearest even; what is too large becomes the largest, a NaN stays one. mantissa: its bits; bias: of the
+   float's exponent against the code's; smallest: normal number; unit: 1 / the smallest subnormal. */
+static uchar8 encode8(float8 x, int mantissa, uint bias, float smallest, float unit, uint largest, uint nan) {
+    const uint shift = 23 - mantissa;
+    float8 magnitude = fabs(x);
+    uint8 bits = as_uint8(magnitude);
+    uint8 normal = ((bits + ((1u << (shift - 1)) - 1) + (bits >> shift & 1)) >> shift) - (bias << mantissa);
+    uint8 subnormal = convert_uint8_rte(fmin(magnitude, smallest) * unit);
+    uint8 code = min(select(normal, subnormal, magnitude < smallest), (uint8)largest);
+    code = select(code, (uint8)nan, isnan(x));
+    return convert_uchar8(code | (as_uint8(x) >> 24 & 0x80));
+}
+static uchar8 encode8_float8_e4m3(float8 x) {
+    return encode8(x, 3, 120, 0.015625f, 512.0f, 0x7e, 0x7f);
+}
+static uchar8 encode8_float8_e5m2(float8 x) {
+    return encode8(x, 2, 112, 6.103515625e-05f, 65536.0f, 0x7b, 0x7e);
+}
+
+#define DEFINE_FLOAT8(dtype)                                                                                           \
+    static float8 load8_##dtype(const __global storage_##dtype *base, long i) {                                        \
+        return decode8_##dtype(vload8(0, base + i));                                                                   \
+    }                                                                                                                  \
+    static float16 load16_##dtype(const __global storage_##dtype *base, long i) {                                      \
+        return (float16)(load8_##dtype(base, i), load8_##dtype(base, i + 8));                                          \
+    }                                                                                                                  \
+    static float load1_##dtype(const __global storage_##dtype *base, long i) {                                         \
+        return decode8_##dtype((uchar8)base[i]).s0;                                                                    \
+    }                                                                                                                  \
+    static float8 round8_##dtype(float8 x) {                                                                           \
+        return decode8_##dtype(encode8_##dtype(x));                                                                    \
+    }                                                                                                                  \
+    static void store8_##dtype(float8 x, __global storage_##dtype *base, long i) {                                     \
+        vstore8(encode8_##dtype(x), 0, base + i);                                                                      \
+    }                                                                                                                  \
+    static void store1_##dtype(float x, __global storage_##dtype *base, long i) {                                      \
+        base[i] = encode8_##dtype((float8)x).s0;                                                                       \
+    }
+DEFINE_FLOAT8(float8_e4m3)
+DEFINE_FLOAT8(float8_e5m2)
+
 /* The first `count` of eight elements: load, with zeros for the rest, and store. */
 #define DEFINE_UPTO8(dtype)                                                                                            \
     static float8 load_upto8_##dtype(const __global storage_##dtype *base, long i, int count) {                        \
@@ -125,5 +208,14 @@ static float8 round8_bfloat16(float8 x) {
 DEFINE_UPTO8(float32)
 DEFINE_UPTO8(float16)
 DEFINE_UPTO8(bfloat16)
+DEFINE_UPTO8(int8)
+DEFINE_UPTO8(float8_e4m3)
+DEFINE_UPTO8(float8_e5m2)
+
+/* The largest value of a type that has a scale. */
+#define LARGEST(role) PASTE(largest_, role##_DTYPE)
+#define largest_int8 127.0f
+#define largest_float8_e4m3 448.0f
+#define largest_float8_e5m2 57344.0f
 
 #endif

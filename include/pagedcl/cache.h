@@ -64,6 +64,10 @@ typedef struct pagedcl_cache_desc {
     const pagedcl_pool_buffers *buffers; /* [num_layers], the caller's own; retained, the array is copied. NULL: the
                                             library allocates. Sub-buffers are welcome */
     pagedcl_pool_strides k_strides, v_strides; /* with buffers; all 0: those of `layout` */
+    int32_t scale_per_row;  /* of an 8-bit dtype. 1: each token and KV head has a scale of its own, found by the write
+                                   as its largest magnitude / the largest element. Behind a block's elements, padded to
+                                   4 bytes, lie its scales: float32 [block_size, num_kv_heads]. 0: k_scale and v_scale */
+    float k_scale, v_scale; /* of an 8-bit dtype without scale_per_row: value = element * scale. 0: 1 */
 } pagedcl_cache_desc;
 #define PAGEDCL_CACHE_DESC_INIT \
     { .struct_size = sizeof(pagedcl_cache_desc) }
@@ -99,8 +103,8 @@ PAGEDCL_API pagedcl_status pagedcl_cache_bytes(const pagedcl_cache_desc *desc, u
 PAGEDCL_API pagedcl_status pagedcl_cache_get_desc(const pagedcl_cache *cache, pagedcl_cache_desc *desc);
 
 /*
- * Stores row t of k and v ([num_slots, num_kv_heads, head_dim], in `dtype`, which may differ from the pool's) into
- * slot slot_mapping[t] of `layer`. -1 skips the row. No slot may occur twice.
+ * Stores row t of k and v ([num_slots, num_kv_heads, head_dim], in `dtype`, which may differ from the pool's: a pool of
+ * an 8-bit dtype quantises here) into slot slot_mapping[t] of `layer`. -1 skips the row. No slot may occur twice.
  * Errors: INVALID_ARGUMENT, INVALID_SLOT (names the row), BUFFER_TOO_SMALL.
  */
 PAGEDCL_API pagedcl_status pagedcl_cache_write(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
@@ -110,7 +114,8 @@ PAGEDCL_API pagedcl_status pagedcl_cache_write(pagedcl_cache *cache, cl_command_
 
 /*
  * Reads the first seqlens[i] tokens of each sequence through its block table into k and v, packed one sequence behind
- * the other: [sum of seqlens, num_kv_heads, head_dim], contiguous from `offset`, in the pool's dtype.
+ * the other: [sum of seqlens, num_kv_heads, head_dim], contiguous from `offset`, in the pool's dtype, which is not one
+ * of 8 bits.
  * block_table: [num_seqs, block_table_stride]; entries behind ceil(seqlens[i] / block_size) are not looked at.
  * Errors: INVALID_ARGUMENT, INVALID_LENGTH, CAPACITY, INVALID_BLOCK, BUFFER_TOO_SMALL.
  */

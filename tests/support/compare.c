@@ -15,6 +15,9 @@ tolerance tolerance_of(pagedcl_dtype dtype) {
     case PAGEDCL_BFLOAT16:
         return (tolerance){1.2e-2, 1.2e-2};
     case PAGEDCL_FLOAT32:
+    case PAGEDCL_INT8:
+    case PAGEDCL_FLOAT8_E4M3:
+    case PAGEDCL_FLOAT8_E5M2:
     case PAGEDCL_DTYPE_DEFAULT:
         break;
     }

@@ -11,8 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const attn_case appending = {
-    .name = "decode, appending", .path = DECODE, .head_dim = 8, .block_size = 4, .causal = 1, .append = 1};
+static const attn_case appending = {.name = "decode, appending",
+                                    .path = DECODE,
+                                    .head_dim = 8,
+                                    .block_size = 4,
+                                    .causal = 1,
+                                    .both_paths = true,
+                                    .append = 1};
 
 typedef struct scene {
     pagedcl_device *device;

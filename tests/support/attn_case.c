@@ -424,7 +424,8 @@ attn_rig attn_rig_open(pagedcl_device *device, pagedcl_tier tier, const attn_pro
     desc.softmax_scale = p->c.scale;
     desc.causal = p->c.causal;
     desc.tier = tier;
-    desc.paths = p->c.path == DECODE ? PAGEDCL_PATH_DECODE : PAGEDCL_PATH_VARLEN;
+    if (!p->c.both_paths)
+        desc.paths = p->c.path == DECODE ? PAGEDCL_PATH_DECODE : PAGEDCL_PATH_VARLEN;
     open_features(&rig, &desc);
     pagedcl_status status = pagedcl_attn_create(device, &desc, &rig.attn);
     cr_assert_eq(status, PAGEDCL_SUCCESS, "%s: %s", rig.name, pagedcl_last_error());

@@ -52,7 +52,8 @@ typedef struct attn_case {
     bool sinks;
     int32_t rotary_dim;
     bool rotary_interleaved;
-    bool tree; /* random masks, which hide the second of the last keys from all, and its V is NaN */
+    bool both_paths; /* the operator may plan the other path of a pool too */
+    bool tree;       /* random masks, which hide the second of the last keys from all, and its V is NaN */
 } attn_case;
 
 /* Values are what is stored, exactly; they may be changed before a rig is opened. */

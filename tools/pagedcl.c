@@ -10,6 +10,7 @@ static const command *const commands[] = {
     &command_devices,
     &command_generate,
     &command_replay,
+    &command_simulate,
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_SEQS = 5, BATCHES = 3, DEFAULT_CASES = 20 };
+enum { MAX_SEQS = 5, BATCHES = 3, DEFAULT_CASES = 16 };
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define ONE_OF(state, ...) \

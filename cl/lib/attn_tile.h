@@ -137,7 +137,7 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
         for (int j = 0; j < SOFTMAX_KEYS; j++)
             lane_max = fmax(lane_max, m.scores[soft_row * (TUNE_KEYS + 1) + soft_lane + j * SOFTMAX_LANES]);
         m.lanes[soft_row * SOFTMAX_LANES + soft_lane] = lane_max;
-        /* Behind the maxima, not before: in that order PoCL 3.1 loses the stores of small tiles. */
+        /* No other branch on the lane may stand between these barriers: PoCL 3.1 drops the first of two. */
         tile_load_values(p, first, begin, m);
         barrier(CLK_LOCAL_MEM_FENCE);
 

@@ -135,10 +135,11 @@ PAGEDCL_API pagedcl_status pagedcl_cache_copy_blocks(pagedcl_cache *cache, cl_co
                                                      cl_event *event);
 
 /*
- * Whole blocks of one layer to and from host memory: k and v are [num_blocks, block_size, num_kv_heads, head_dim]
- * there, in the pool's dtype, block i of them being physical block blocks[i]. blocks == NULL means 0 .. num_blocks-1.
+ * Whole blocks of one layer to and from host memory, as the pool holds them, one behind the other: in k num_blocks times
+ * [block_size, num_kv_heads, head_dim] in the pool's dtype (or the pool's other order), with scale_per_row each followed
+ * by its scales; in v likewise. Block i of them is physical block blocks[i]; blocks == NULL means 0 .. num_blocks-1.
  * The host memory must stay as it is until the event is complete. No block may occur twice in an upload.
- * Errors: INVALID_ARGUMENT, INVALID_BLOCK.
+ * Errors: INVALID_ARGUMENT, INVALID_BLOCK, UNSUPPORTED (a caller's pool whose strides leave gaps inside a block).
  */
 PAGEDCL_API pagedcl_status pagedcl_cache_upload_blocks(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
                                                        const int32_t *blocks, int64_t num_blocks, const void *k,

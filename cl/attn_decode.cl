@@ -13,7 +13,7 @@
 #include "lib/attn_tile.h"
 #endif
 
-__kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
+__kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) SUB_GROUP void
 attn_decode(const __global int *plan, int2 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
             ROTARY_PARAMS, MASK_PARAMS, RESULT_PARAMS, PARTIAL_PARAMS, NEW_PARAMS) {
     const keys_source keys = KEYS_SOURCE;

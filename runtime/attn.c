@@ -156,6 +156,7 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     pcl_variant *variant = &attn->variants[which];
     name_shape(attn, which);
     name_rotary(attn, which);
+    variant->many_registers = true;
     pcl_variant_int(variant, "TIER_CPU", desc->tier == PAGEDCL_TIER_CPU);
     if (which == PCL_ATTN_VARLEN)
         pcl_variant_int(variant, "WITH_PAGED", desc->cache != NULL);

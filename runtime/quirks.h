@@ -15,6 +15,8 @@ typedef struct pcl_quirks {
     bool compiles_at_launch;
     /* Oclgrind's compiler crashes when two threads call it. */
     bool builds_one_at_a_time;
+    /* Intel's compiler for GPUs lets a thread have half of the registers, unless an option asks for all. */
+    bool registers_on_request;
 } pcl_quirks;
 
 pcl_quirks pcl_quirks_of(const pagedcl_device_info *info);

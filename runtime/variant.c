@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "variant.h"
 
+#include "device.h"
 #include "kernel_source.h"
 #include "status.h"
 
@@ -21,6 +22,7 @@ static void append(pcl_variant *variant, const char *text) {
 
 void pcl_variant_init(pcl_variant *variant, const char *kernel) {
     variant->key[0] = '\0';
+    variant->many_registers = false;
     append(variant, kernel);
 }
 
@@ -41,8 +43,9 @@ static size_t kernel_length(const pcl_variant *variant) {
 }
 
 /* The macros of the key as compiler options. */
-static void options_of(const pcl_variant *variant, char *options, size_t size) {
-    size_t used = (size_t)snprintf(options, size, "-cl-std=CL1.2");
+static void options_of(const pagedcl_device *device, const pcl_variant *variant, char *options, size_t size) {
+    bool registers = variant->many_registers && device->quirks.registers_on_request;
+    size_t used = (size_t)snprintf(options, size, "-cl-std=CL1.2%s", registers ? " -cl-intel-256-GRF-per-thread" : "");
     for (const char *at = variant->key + kernel_length(variant); *at == ' ' && used < size;) {
         size_t length = strcspn(at + 1, " ");
         used += (size_t)snprintf(options + used, size - used, " -D%.*s", (int)length, at + 1);
@@ -59,7 +62,7 @@ pagedcl_status pcl_variants_build(pagedcl_device *device, const pcl_variant *var
     pagedcl_program_desc descs[MAX_VARIANTS] = {{0}};
     pagedcl_status status = PAGEDCL_SUCCESS;
     for (size_t i = 0; i < count && status == PAGEDCL_SUCCESS; i++) {
-        options_of(&variants[i], options[i], sizeof options[i]);
+        options_of(device, &variants[i], options[i], sizeof options[i]);
         descs[i] = (pagedcl_program_desc){.name = variants[i].key, .options = options[i]};
         status = pcl_kernel_source(variants[i].key, kernel_length(&variants[i]), &descs[i].source, &owned[i]);
     }

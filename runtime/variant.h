@@ -9,10 +9,12 @@
 #include <pagedcl/device.h>
 #include <pagedcl/dtype.h>
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct pcl_variant {
     char key[1024];
+    bool many_registers; /* needs them more than it needs many threads */
 } pcl_variant;
 
 /* A variant of cl/<kernel>.cl without macros; then one call a macro. */

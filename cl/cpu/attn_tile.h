@@ -16,7 +16,8 @@
 #define MAX_VECTORS16 (K_VECTORS16 > V_VECTORS16 ? K_VECTORS16 : V_VECTORS16)
 #define CHUNKS (TUNE_KEYS / 16)
 
-/* The portable tier has local memory here; this one needs none. */
+/* The portable tier has local memory and a size of sub-groups here; this one needs none. */
+#define SUB_GROUP
 typedef int tile_memory;
 #define TILE_MEMORY(name) tile_memory name = 0
 

@@ -29,6 +29,13 @@
 #define OUT_COLUMNS ((HEAD_DIM_V + OUT_LANES - 1) / OUT_LANES)
 #define OUT_ROWS ((TUNE_ROWS + OUT_STEP - 1) / OUT_STEP)
 
+/* Left to itself, Intel's compiler may put 32 work-items into a thread, which then has too few registers for each. */
+#if defined(cl_intel_required_subgroup_size) && TUNE_WG >= 16
+#define SUB_GROUP __attribute__((intel_reqd_sub_group_size(16)))
+#else
+#define SUB_GROUP
+#endif
+
 typedef struct tile_memory {
     __local float *q;      /* [TUNE_ROWS][K_PADDED], scaled */
     __local float *kv;     /* [TUNE_KEYS][TILE_STRIDE], a tile of K, then of V */
@@ -87,14 +94,18 @@ static void tile_load_values(const attn_problem *p, int first, int begin, tile_m
 static void tile_scores(const attn_problem *p, int first, tile_memory m) {
     int key = get_local_id(0) % TUNE_KEYS;
     int start = get_local_id(0) / TUNE_KEYS;
+    /* Indexed by constants alone, once the loops are unrolled: so it lies in registers. The same below. */
     float sums[SCORES];
+#pragma unroll
     for (int s = 0; s < SCORES; s++)
         sums[s] = 0;
     for (int d = 0; d < HEAD_DIM; d++) {
         float k = m.kv[key * TILE_STRIDE + d];
+#pragma unroll
         for (int s = 0; s < SCORES; s++)
             sums[s] += m.q[(start + s * SCORE_STEP) * K_PADDED + d] * k;
     }
+#pragma unroll
     for (int s = 0; s < SCORES; s++) {
         int row = start + s * SCORE_STEP;
         m.scores[row * (TUNE_KEYS + 1) + key] =
@@ -122,7 +133,9 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
     float row_max = -INFINITY;
     float lane_sum = 0;
     float acc[OUT_ROWS][OUT_COLUMNS];
+#pragma unroll
     for (int r = 0; r < OUT_ROWS; r++)
+#pragma unroll
         for (int c = 0; c < OUT_COLUMNS; c++)
             acc[r][c] = 0;
 
@@ -160,14 +173,18 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
         barrier(CLK_LOCAL_MEM_FENCE);
 
         const bool masked = first < full_begin || first + TUNE_KEYS > full_end;
+#pragma unroll
         for (int r = 0; r < OUT_ROWS; r++) {
             float out_rescale = m.rows[min(out_row + r * OUT_STEP, TUNE_ROWS - 1)];
+#pragma unroll
             for (int c = 0; c < OUT_COLUMNS; c++)
                 acc[r][c] *= out_rescale;
         }
         for (int j = 0; j < TUNE_KEYS; j++)
+#pragma unroll
             for (int c = 0; c < OUT_COLUMNS; c++) {
                 float value = m.kv[j * TILE_STRIDE + min(out_lane + c * OUT_LANES, HEAD_DIM_V - 1)];
+#pragma unroll
                 for (int r = 0; r < OUT_ROWS; r++) {
                     int row = min(out_row + r * OUT_STEP, TUNE_ROWS - 1);
                     float weight = m.scores[row * (TUNE_KEYS + 1) + j];
@@ -189,9 +206,11 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
         m.rows[soft_row] = result_store_sums(p, &target, p->first_row + soft_row, row_max, row_sum);
     }
     barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
     for (int r = 0; r < OUT_ROWS; r++) {
         int row = out_row + r * OUT_STEP;
         if (row < TUNE_ROWS && out_row < OUT_STEP && p->first_row + row < p->num_rows)
+#pragma unroll
             for (int c = 0; c < OUT_COLUMNS; c++)
                 if (out_lane + c * OUT_LANES < HEAD_DIM_V)
                     result_store1(p, &target, p->first_row + row, out_lane + c * OUT_LANES, acc[r][c], m.rows[row]);

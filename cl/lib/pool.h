@@ -71,10 +71,14 @@ typedef struct pool_row {
 static pool_row pool_row_at(const pool *p, int block, int token, int kv_head) {
     pool_row row;
     row.base = p->segment[0];
-    /* A chain of selects: indexing the array by a variable would put it into memory. */
+    /* A chain of selects among values: indexing the array by a variable would put it into memory, and compilers turn a
+       select among its elements into that. */
     int segment = address_segment(block, p->segment_shift);
-    for (int i = 1; i < NUM_SEGMENTS; i++)
-        row.base = segment == i ? p->segment[i] : row.base;
+#pragma unroll
+    for (int i = 1; i < NUM_SEGMENTS; i++) {
+        __global STORAGE(KV) *other = p->segment[i];
+        row.base = segment == i ? other : row.base;
+    }
     row.at = p->offset + address_row(block, p->segment_shift, token, kv_head, p->block_stride, p->token_stride,
                                      p->head_stride);
     row.scale = 0;

@@ -11,6 +11,7 @@
 #include <pagedcl/attn.h>
 #include <pagedcl/attn_gather.h>
 #include <pagedcl/cache.h>
+#include <pagedcl/merge.h>
 #include <pagedcl/program.h>
 
 #include <stdbool.h>
@@ -22,17 +23,17 @@ enum { KIB = 1024 };
 
 /* What the kernels' macros depend on. */
 static const struct target {
-    const char *name;
+    const char *name, *vendor;
     pagedcl_device_kind kind;
     pagedcl_tier tier;
     uint64_t local_memory, max_work_group_size;
     int has_fp16, has_subgroups;
 } targets[] = {
-    {"amd", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 256, 1, 1},
-    {"intel", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 1024, 1, 1},
-    {"nvidia", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 48 * KIB, 1024, 0, 0},
-    {"smallest", PAGEDCL_DEVICE_INTEGRATED_GPU, PAGEDCL_TIER_PORTABLE, 32 * KIB, 32, 0, 0},
-    {"cpu", PAGEDCL_DEVICE_CPU, PAGEDCL_TIER_CPU, 256 * KIB, 4096, 0, 0},
+    {"amd", "Advanced Micro Devices, Inc.", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 256, 1, 1},
+    {"intel", "Intel(R) Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 1024, 1, 1},
+    {"nvidia", "NVIDIA Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 48 * KIB, 1024, 0, 0},
+    {"smallest", "", PAGEDCL_DEVICE_INTEGRATED_GPU, PAGEDCL_TIER_PORTABLE, 32 * KIB, 32, 0, 0},
+    {"cpu", "", PAGEDCL_DEVICE_CPU, PAGEDCL_TIER_CPU, 256 * KIB, 4096, 0, 0},
 };
 
 enum { NUM_TARGETS = sizeof targets / sizeof targets[0] };
@@ -55,6 +56,11 @@ cl_mem clCreateBuffer(cl_context context, cl_mem_flags flags, size_t size, void 
     (void)context, (void)flags, (void)size, (void)host;
     *code = CL_SUCCESS;
     return (cl_mem)(void *)&object;
+}
+
+cl_int clRetainMemObject(cl_mem mem) {
+    (void)mem;
+    return CL_SUCCESS;
 }
 
 cl_int clReleaseMemObject(cl_mem mem) {
@@ -112,56 +118,107 @@ pagedcl_status __wrap_pagedcl_programs_build(pagedcl_device *on, const pagedcl_p
 
 /* ---- operators ---- */
 
-static void list_operator(pagedcl_cache *cache, const pagedcl_attn_desc *desc) {
-    pagedcl_attn_desc own = *desc;
-    own.cache = cache;
-    pagedcl_attn *attn = NULL;
-    pagedcl_attn_gather *gather = NULL;
-    check(pagedcl_attn_create(&device, &own, &attn));
-    check(pagedcl_attn_gather_create(&device, attn, &gather));
-    pagedcl_attn_gather_destroy(gather);
-    pagedcl_attn_destroy(attn);
+static const struct {
+    int32_t head_dim, head_dim_v, v_in_k;
+} shapes[] = {{64, 64, 0}, {80, 80, 0}, {128, 128, 0}, {256, 256, 0}, {192, 128, 0}, {576, 512, 1}};
+
+static const struct { int32_t num_heads, num_kv_heads; } heads[] = {{8, 8}, {28, 4}, {64, 4}};
+
+static const struct {
+    int32_t block_size, segments;
+    pagedcl_layout layout;
+} pools[] = {
+    {16, 1, PAGEDCL_LAYOUT_NHD}, {1, 4, PAGEDCL_LAYOUT_HND}, {16, 4, PAGEDCL_LAYOUT_NHD}, {1, 1, PAGEDCL_LAYOUT_HND}};
+
+static const struct {
+    float softcap;
+    int32_t alibi, sinks, tree, rotary, rotary_interleaved;
+} features[] = {
+    {0}, {.softcap = 30, .alibi = 1, .sinks = 1}, {.tree = 1, .rotary = 1}, {.rotary = 1, .rotary_interleaved = 1}};
+
+static const pagedcl_dtype dtypes[] = {PAGEDCL_FLOAT32, PAGEDCL_FLOAT16, PAGEDCL_BFLOAT16};
+
+#define COUNT(array) (int)(sizeof(array) / sizeof(array)[0])
+
+/* One of each. */
+typedef struct choice {
+    int shape, kv, q, heads, pool, feature;
+} choice;
+
+static pagedcl_attn_desc attn_desc(const choice *c) {
+    pagedcl_attn_desc desc = PAGEDCL_ATTN_DESC_INIT;
+    desc.num_heads = heads[c->heads].num_heads;
+    desc.num_kv_heads = heads[c->heads].num_kv_heads;
+    desc.head_dim = shapes[c->shape].head_dim;
+    desc.head_dim_v = shapes[c->shape].head_dim_v;
+    desc.q_dtype = dtypes[c->q];
+    desc.kv_dtype = dtypes[c->kv];
+    desc.softcap = features[c->feature].softcap;
+    desc.has_alibi = features[c->feature].alibi;
+    desc.has_sinks = features[c->feature].sinks;
+    desc.has_tree = features[c->feature].tree;
+    desc.rotary_dim = features[c->feature].rotary ? 64 : 0;
+    desc.rotary_interleaved = features[c->feature].rotary_interleaved;
+    return desc;
 }
 
-/* An operator on a pool, and one on packed keys. */
-static void list_pair(pagedcl_attn_desc *desc, int32_t block_size, int32_t segments) {
-    pagedcl_cache_desc pool = PAGEDCL_CACHE_DESC_INIT;
-    pool.num_blocks = segments;
-    pool.block_size = block_size;
-    pool.num_kv_heads = desc->num_kv_heads;
-    pool.head_dim = desc->head_dim;
-    pool.dtype = desc->kv_dtype;
-    if (segments > 1)
-        pool.max_segment_bytes =
-            (uint64_t)block_size * (uint64_t)(pool.num_kv_heads * pool.head_dim) * pagedcl_dtype_size(pool.dtype);
+static pagedcl_cache_desc cache_desc(const choice *c) {
+    pagedcl_cache_desc desc = PAGEDCL_CACHE_DESC_INIT;
+    desc.num_blocks = pools[c->pool].segments;
+    desc.block_size = pools[c->pool].block_size;
+    desc.num_kv_heads = heads[c->heads].num_kv_heads;
+    desc.head_dim = shapes[c->shape].head_dim;
+    desc.head_dim_v = shapes[c->shape].head_dim_v;
+    desc.v_in_k = shapes[c->shape].v_in_k;
+    desc.layout = pools[c->pool].layout;
+    desc.dtype = dtypes[c->kv];
+    if (pools[c->pool].segments > 1)
+        desc.max_segment_bytes =
+            (uint64_t)desc.block_size * (uint64_t)(desc.num_kv_heads * desc.head_dim) * pagedcl_dtype_size(desc.dtype);
+    return desc;
+}
+
+/* An operator on a pool, one on packed keys with its baseline where there is one, and the merge of their results. */
+static void list_choice(const choice *c) {
+    pagedcl_cache_desc pool = cache_desc(c);
+    pagedcl_attn_desc desc = attn_desc(c);
+    pagedcl_merge_desc merge_desc = PAGEDCL_MERGE_DESC_INIT;
     pagedcl_cache *cache = NULL;
+    pagedcl_attn *attn = NULL;
+    pagedcl_merge *merge = NULL;
+    merge_desc.num_heads = desc.num_heads;
+    merge_desc.head_dim = desc.head_dim_v;
+    merge_desc.dtype = desc.q_dtype;
+    check(pagedcl_merge_create(&device, &merge_desc, &merge));
+    pagedcl_merge_destroy(merge);
+    check(pagedcl_attn_create(&device, &desc, &attn));
+    if (c->feature == 0 && desc.head_dim == desc.head_dim_v) {
+        pagedcl_attn_gather *gather = NULL;
+        check(pagedcl_attn_gather_create(&device, attn, &gather));
+        pagedcl_attn_gather_destroy(gather);
+    }
+    pagedcl_attn_destroy(attn);
     check(pagedcl_cache_create(&device, &pool, &cache));
-    list_operator(cache, desc);
+    desc.cache = cache;
+    check(pagedcl_attn_create(&device, &desc, &attn));
+    pagedcl_attn_destroy(attn);
     pagedcl_cache_destroy(cache);
-    list_operator(NULL, desc);
 }
 
-/* The operators of every combination; or a sample that has every pair of head_dim and pool dtype, and every value. */
+/* Every combination; or a sample that has each pair of shape and pool dtype, and each of the rest. */
 static void list_operators(bool all) {
-    static const int32_t head_dims[] = {64, 80, 128, 256};
-    static const pagedcl_dtype dtypes[] = {PAGEDCL_FLOAT32, PAGEDCL_FLOAT16, PAGEDCL_BFLOAT16};
-    static const struct { int32_t num_heads, num_kv_heads; } heads[] = {{8, 8}, {28, 4}, {64, 4}};
-    static const struct { int32_t block_size, segments; } pools[] = {{16, 1}, {1, 4}, {16, 4}, {1, 1}};
-    enum { HEAD_DIMS = 4, DTYPES = 3, HEADS = 3, POOLS = 4 };
-
-    for (int i = 0; i < HEAD_DIMS * DTYPES * DTYPES * HEADS * POOLS; i++) {
-        int d = i % HEAD_DIMS, kv = i / HEAD_DIMS % DTYPES, q = i / HEAD_DIMS / DTYPES % DTYPES;
-        int h = i / HEAD_DIMS / DTYPES / DTYPES % HEADS, p = i / HEAD_DIMS / DTYPES / DTYPES / HEADS;
-        if (!all && (q != (d + kv) % DTYPES || h != (d + 2 * kv) % HEADS || p != (d + kv) % POOLS))
-            continue;
-        pagedcl_attn_desc desc = PAGEDCL_ATTN_DESC_INIT;
-        desc.num_heads = heads[h].num_heads;
-        desc.num_kv_heads = heads[h].num_kv_heads;
-        desc.head_dim = head_dims[d];
-        desc.q_dtype = dtypes[q];
-        desc.kv_dtype = dtypes[kv];
-        list_pair(&desc, pools[p].block_size, pools[p].segments);
-    }
+    choice c;
+    for (c.shape = 0; c.shape < COUNT(shapes); c.shape++)
+        for (c.kv = 0; c.kv < COUNT(dtypes); c.kv++)
+            for (c.q = 0; c.q < COUNT(dtypes); c.q++)
+                for (c.heads = 0; c.heads < COUNT(heads); c.heads++)
+                    for (c.pool = 0; c.pool < COUNT(pools); c.pool++)
+                        for (c.feature = 0; c.feature < COUNT(features); c.feature++) {
+                            int at = c.shape + c.kv;
+                            if (all || (c.q == at % COUNT(dtypes) && c.heads == (at + c.kv) % COUNT(heads) &&
+                                        c.pool == at % COUNT(pools) && c.feature == (at + c.kv) % COUNT(features)))
+                                list_choice(&c);
+                        }
 }
 
 /* The kernels of `pagedcl generate`. */
@@ -207,6 +264,8 @@ int main(int argc, char **argv) {
         .global_memory = UINT64_C(1) << 40,
         .max_allocation = UINT64_C(1) << 40,
     };
+    snprintf(device.info.vendor, sizeof device.info.vendor, "%s", target->vendor);
+    device.quirks = pcl_quirks_of(&device.info);
     list_operators(all);
     list_engine();
     return 0;

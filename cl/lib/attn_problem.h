@@ -172,15 +172,12 @@ static int problem_position(const attn_problem *p, int row) {
 
 /* Row r sees no key outside problem_low .. problem_high - 1; neither falls with r. */
 static int problem_low(const attn_problem *p, int row) {
-    /* A position may be below 0, and the window reach beyond 2^31: compare, then subtract or add. */
-    int position = problem_position(p, row);
-    return p->mask.window.x < 0 || p->mask.window.x >= position ? 0 : position - p->mask.window.x;
+    /* A window may reach beyond 2^31 and a position be below 0: cut to what makes no difference, nothing overflows. */
+    return p->mask.window.x < 0 ? 0 : max(problem_position(p, row) - min(p->mask.window.x, p->k_len), 0);
 }
 static int problem_high(const attn_problem *p, int row) {
-    int position = problem_position(p, row);
-    return p->mask.window.y < 0 || p->mask.window.y >= p->k_len - position
-               ? p->k_len
-               : max(position + p->mask.window.y + 1, 0);
+    int right = min(p->mask.window.y, p->q_len);
+    return p->mask.window.y < 0 ? p->k_len : clamp(problem_position(p, row) + right + 1, 0, p->k_len);
 }
 
 /* Whether a row sees the key at a position that lies between its low and high. */

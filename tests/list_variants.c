@@ -138,6 +138,13 @@ static const struct {
 
 static const pagedcl_dtype dtypes[] = {PAGEDCL_FLOAT32, PAGEDCL_FLOAT16, PAGEDCL_BFLOAT16};
 
+/* Those of pools: the three of above first. */
+static const struct {
+    pagedcl_dtype dtype;
+    int32_t scale_per_row;
+} pool_dtypes[] = {{PAGEDCL_FLOAT32, 0}, {PAGEDCL_FLOAT16, 0},     {PAGEDCL_BFLOAT16, 0},
+                   {PAGEDCL_INT8, 1},    {PAGEDCL_FLOAT8_E4M3, 0}, {PAGEDCL_FLOAT8_E5M2, 1}};
+
 #define COUNT(array) (int)(sizeof(array) / sizeof(array)[0])
 
 /* One of each. */
@@ -152,7 +159,6 @@ static pagedcl_attn_desc attn_desc(const choice *c) {
     desc.head_dim = shapes[c->shape].head_dim;
     desc.head_dim_v = shapes[c->shape].head_dim_v;
     desc.q_dtype = dtypes[c->q];
-    desc.kv_dtype = dtypes[c->kv];
     desc.softcap = features[c->feature].softcap;
     desc.has_alibi = features[c->feature].alibi;
     desc.has_sinks = features[c->feature].sinks;
@@ -171,10 +177,12 @@ static pagedcl_cache_desc cache_desc(const choice *c) {
     desc.head_dim_v = shapes[c->shape].head_dim_v;
     desc.v_in_k = shapes[c->shape].v_in_k;
     desc.layout = pools[c->pool].layout;
-    desc.dtype = dtypes[c->kv];
+    desc.dtype = pool_dtypes[c->kv].dtype;
+    desc.scale_per_row = pool_dtypes[c->kv].scale_per_row;
+    /* Enough for a block of K with its scales, and not for two. */
     if (pools[c->pool].segments > 1)
-        desc.max_segment_bytes =
-            (uint64_t)desc.block_size * (uint64_t)(desc.num_kv_heads * desc.head_dim) * pagedcl_dtype_size(desc.dtype);
+        desc.max_segment_bytes = (uint64_t)desc.block_size * (uint64_t)desc.num_kv_heads *
+                                 ((uint64_t)desc.head_dim * pagedcl_dtype_size(desc.dtype) + 8);
     return desc;
 }
 
@@ -191,6 +199,7 @@ static void list_choice(const choice *c) {
     merge_desc.dtype = desc.q_dtype;
     check(pagedcl_merge_create(&device, &merge_desc, &merge));
     pagedcl_merge_destroy(merge);
+    desc.kv_dtype = c->kv < COUNT(dtypes) ? dtypes[c->kv] : desc.q_dtype; /* packed keys are not quantised */
     check(pagedcl_attn_create(&device, &desc, &attn));
     if (c->feature == 0 && desc.head_dim == desc.head_dim_v) {
         pagedcl_attn_gather *gather = NULL;
@@ -200,22 +209,24 @@ static void list_choice(const choice *c) {
     pagedcl_attn_destroy(attn);
     check(pagedcl_cache_create(&device, &pool, &cache));
     desc.cache = cache;
+    desc.kv_dtype = PAGEDCL_DTYPE_DEFAULT;
     check(pagedcl_attn_create(&device, &desc, &attn));
     pagedcl_attn_destroy(attn);
     pagedcl_cache_destroy(cache);
 }
 
-/* Every combination; or a sample that has each pair of shape and pool dtype, and each of the rest. */
+/* Every combination; or a sample that has half of the pairs of shape and pool dtype, and each of the rest. */
 static void list_operators(bool all) {
     choice c;
     for (c.shape = 0; c.shape < COUNT(shapes); c.shape++)
-        for (c.kv = 0; c.kv < COUNT(dtypes); c.kv++)
+        for (c.kv = 0; c.kv < COUNT(pool_dtypes); c.kv++)
             for (c.q = 0; c.q < COUNT(dtypes); c.q++)
                 for (c.heads = 0; c.heads < COUNT(heads); c.heads++)
                     for (c.pool = 0; c.pool < COUNT(pools); c.pool++)
                         for (c.feature = 0; c.feature < COUNT(features); c.feature++) {
-                            int at = c.shape + c.kv;
-                            if (all || (c.q == at % COUNT(dtypes) && c.heads == (at + c.kv) % COUNT(heads) &&
+                            int at = (c.shape + c.kv) / 2;
+                            bool half = (c.shape + c.kv) % 2 == 0;
+                            if (all || (half && c.q == at % COUNT(dtypes) && c.heads == (at + c.kv) % COUNT(heads) &&
                                         c.pool == at % COUNT(pools) && c.feature == (at + c.kv) % COUNT(features)))
                                 list_choice(&c);
                         }

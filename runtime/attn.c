@@ -11,7 +11,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MAX_HEAD_DIM = 576, SMALL_WORK_GROUP = 64 };
+enum { MAX_HEAD_DIM = 576, SMALL_WORK_GROUP = 64, WORK_ITEMS_OF_A_THREAD = 16 };
 
 static const char *const kernel_names[PCL_ATTN_KERNELS] = {
     [PCL_ATTN_VARLEN] = "attn_varlen",
@@ -166,6 +166,9 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     pcl_variant_int(variant, "WITH_TREE", desc->has_tree);
     pcl_variant_int(variant, "TUNE_ROWS", attn->tuning[which].rows);
     pcl_variant_int(variant, "TUNE_KEYS", attn->tuning[which].keys);
+    bool small_thread =
+        attn->device->quirks.registers_on_request && attn->tuning[which].work_group >= WORK_ITEMS_OF_A_THREAD;
+    pcl_variant_int(variant, "TUNE_SUB_GROUP", small_thread ? WORK_ITEMS_OF_A_THREAD : 0);
 }
 
 /* The variants with work-groups of that size. */

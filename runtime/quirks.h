@@ -15,7 +15,8 @@ typedef struct pcl_quirks {
     bool compiles_at_launch;
     /* Oclgrind's compiler crashes when two threads call it. */
     bool builds_one_at_a_time;
-    /* Intel's compiler for GPUs lets a thread have half of the registers, unless an option asks for all. */
+    /* Intel's compiler for GPUs lets a thread have half of the registers unless an option asks for all, and shares them
+       among up to 32 work-items unless an attribute says fewer. */
     bool registers_on_request;
 } pcl_quirks;
 

@@ -29,9 +29,12 @@
 #define OUT_COLUMNS ((HEAD_DIM_V + OUT_LANES - 1) / OUT_LANES)
 #define OUT_ROWS ((TUNE_ROWS + OUT_STEP - 1) / OUT_STEP)
 
-/* Left to itself, Intel's compiler may put 32 work-items into a thread, which then has too few registers for each. */
-#if defined(cl_intel_required_subgroup_size) && TUNE_WG >= 16
-#define SUB_GROUP __attribute__((intel_reqd_sub_group_size(16)))
+/* Work-items that a thread of Intel's GPUs takes: by the compiler's own choice they may be too many for its registers. */
+#ifndef TUNE_SUB_GROUP
+#error TUNE_SUB_GROUP is missing
+#endif
+#if TUNE_SUB_GROUP > 0
+#define SUB_GROUP __attribute__((intel_reqd_sub_group_size(TUNE_SUB_GROUP)))
 #else
 #define SUB_GROUP
 #endif

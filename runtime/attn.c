@@ -177,8 +177,10 @@ static void name_variants(pagedcl_attn *attn, int32_t work_group) {
     const pagedcl_device_info *info = &attn->device->info;
     int32_t group = desc->num_heads / desc->num_kv_heads;
     int32_t small = work_group < SMALL_WORK_GROUP ? work_group : SMALL_WORK_GROUP;
-    attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune(info, desc, PCL_MAX_ROWS, work_group);
-    attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc, group, work_group);
+    /* Accumulators of more rows than that do not fit the registers of Intel's GPUs. */
+    int32_t rows = attn->device->quirks.registers_on_request ? PCL_MAX_ROWS / 2 : PCL_MAX_ROWS;
+    attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune(info, desc, rows, work_group);
+    attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc, group < rows ? group : rows, work_group);
     attn->tuning[PCL_ATTN_MERGE] = (pcl_attn_tuning){.work_group = small};
     attn->tuning[PCL_ATTN_APPEND] = (pcl_attn_tuning){.work_group = desc->tier == PAGEDCL_TIER_CPU ? 1 : small};
     name_attention(attn, PCL_ATTN_VARLEN);

@@ -215,7 +215,7 @@ static void list_choice(const choice *c) {
     pagedcl_cache_destroy(cache);
 }
 
-/* Every combination; or a sample that has half of the pairs of shape and pool dtype, and each of the rest. */
+/* Every combination; or a sample that has a third of the pairs of shape and pool dtype, and each of the rest. */
 static void list_operators(bool all) {
     choice c;
     for (c.shape = 0; c.shape < COUNT(shapes); c.shape++)
@@ -224,9 +224,9 @@ static void list_operators(bool all) {
                 for (c.heads = 0; c.heads < COUNT(heads); c.heads++)
                     for (c.pool = 0; c.pool < COUNT(pools); c.pool++)
                         for (c.feature = 0; c.feature < COUNT(features); c.feature++) {
-                            int at = (c.shape + c.kv) / 2;
-                            bool half = (c.shape + c.kv) % 2 == 0;
-                            if (all || (half && c.q == at % COUNT(dtypes) && c.heads == (at + c.kv) % COUNT(heads) &&
+                            int at = (c.shape + c.kv) / 3;
+                            bool third = (c.shape + c.kv) % 3 == 0;
+                            if (all || (third && c.q == at % COUNT(dtypes) && c.heads == (at + c.kv) % COUNT(heads) &&
                                         c.pool == at % COUNT(pools) && c.feature == (at + c.kv) % COUNT(features)))
                                 list_choice(&c);
                         }

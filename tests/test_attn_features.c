@@ -247,6 +247,40 @@ Test(attn_features, a_window_of_w_is_the_last_w_keys) {
     pagedcl_device_destroy(device);
 }
 
+/*
+ * Slopes below 0 make scores of hundreds, where the spacing of float32 is wide. A score s is the difference of two
+ * rounded numbers, one of them a product with a rounded factor: it is held to 3 roundings of 2^-24 |s|, and so are the
+ * logarithms of weights. A weight and the sum each may be off by that, whence the factor 2 for out.
+ */
+static void expect_rounded_scores(const attn_problem *p, const attn_result *result, const char *name) {
+    float slope = 0, value = 0;
+    for (int32_t h = 0; h < p->num_heads; h++)
+        slope = fmaxf(slope, fabsf(p->alibi_slopes[h]));
+    for (int64_t i = 0; i < (int64_t)attn_total_k(p) * p->c.num_kv_heads * p->c.head_dim_v; i++)
+        value = fmaxf(value, fabsf(p->v[i]));
+    double rounding = 3 * ldexp(1, -24) * (double)slope * attn_total_k(p);
+    tolerance allowed = tolerance_of(PAGEDCL_FLOAT32);
+    allowed.absolute += 2 * rounding * (double)value;
+    int64_t rows = (int64_t)attn_total_q(p) * p->num_heads;
+    double *out, *lse;
+    attn_reference(p, &out, &lse);
+    expect_close(name, "out", result->out, out, rows * p->c.head_dim_v, allowed);
+    expect_close(name, "lse", result->lse, lse, rows, tolerance_of(PAGEDCL_FLOAT32));
+    free(out);
+    free(lse);
+}
+
+Test(attn_features, scores_of_hundreds_are_as_good_as_float32) {
+    const attn_case c = {"slopes below 0", DECODE, .num_seqs = 1, .seqlens_k = INTS(700), .alibi = 1, SHAPE};
+    pagedcl_device *device = fixture_open();
+    attn_problem p = attn_problem_create(&c, 1);
+    for (int32_t h = 0; h < p.num_heads; h++)
+        p.alibi_slopes[h] = -0.25f - p.alibi_slopes[h];
+    attn_on_every_tier(device, &p, expect_rounded_scores);
+    attn_problem_destroy(&p);
+    pagedcl_device_destroy(device);
+}
+
 static void expect_sinks_alone(const attn_problem *p, const attn_result *result, const char *name) {
     for (int32_t row = 0; row < 3 * p->num_heads; row++) {
         float sink = p->sinks[row % p->num_heads];

@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { MAX_SEQS = 5, BATCHES = 3, DEFAULT_CASES = 16 };
 
@@ -279,7 +278,7 @@ static void check_operator(pagedcl_device *device, uint64_t seed) {
 }
 
 Test(attn_random, operators_and_batches) {
-    uint64_t seed = number_of("TEST_SEED", (uint64_t)time(NULL)), cases = number_of("TEST_CASES", DEFAULT_CASES);
+    uint64_t seed = number_of("TEST_SEED", 1), cases = number_of("TEST_CASES", DEFAULT_CASES);
     fprintf(stderr, "TEST_SEED=%" PRIu64 " TEST_CASES=%" PRIu64 "\n", seed, cases);
     for (uint64_t i = 0; i < cases; i++) {
         /* What a device holds of an operator's programs goes with it. */

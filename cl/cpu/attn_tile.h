@@ -61,8 +61,13 @@ static void row_load(float16 *to, keys_row row, int dim) {
 #else
     const float scale = 1; /* and gone when compiled */
 #endif
+#if WITH_PAGED
+    const __global STORAGE(KV) *from = row.base + row.at;
+#else
+    const __global STORAGE(KV) *from = row;
+#endif
     for (int c = 0; c < dim / 16; c++)
-        to[c] = LOAD16(KV)(row.base, row.at + c * 16) * scale;
+        to[c] = LOAD16(KV)(from, c * 16) * scale;
     if (dim % 16 == 0)
         return;
     int d = dim / 16 * 16;

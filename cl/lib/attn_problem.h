@@ -254,7 +254,7 @@ static float8 new_value8(const attn_problem *p, int position, int d) {
 }
 #endif
 
-/* The row of an old key or value: base and index. */
+/* The row of an old key or value. */
 #if WITH_PAGED
 typedef pool_row keys_row;
 static float8 keys_load8(keys_row row, int d, int dim) {
@@ -267,20 +267,15 @@ static keys_row value_row(const attn_problem *p, int position) {
     return pool_row_at(&p->keys.v, p->table[position / BLOCK_SIZE], position % BLOCK_SIZE, p->kv_head);
 }
 #else
-typedef struct keys_row {
-    const __global STORAGE(KV) *base;
-    long at;
-} keys_row;
+typedef const __global STORAGE(KV) *keys_row;
 static float8 keys_load8(keys_row row, int d, int dim) {
-    return ROW_LOAD8(KV, row.base, row.at, d, dim);
+    return ROW_LOAD8(KV, row, 0, d, dim);
 }
 static keys_row key_row(const attn_problem *p, int position) {
-    keys_row row = {p->keys.k, layout_at(p->keys.k_layout, (long)p->k_start + position, p->kv_head)};
-    return row;
+    return p->keys.k + layout_at(p->keys.k_layout, (long)p->k_start + position, p->kv_head);
 }
 static keys_row value_row(const attn_problem *p, int position) {
-    keys_row row = {p->keys.v, layout_at(p->keys.v_layout, (long)p->k_start + position, p->kv_head)};
-    return row;
+    return p->keys.v + layout_at(p->keys.v_layout, (long)p->k_start + position, p->kv_head);
 }
 #endif
 

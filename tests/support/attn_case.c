@@ -245,8 +245,12 @@ attn_problem attn_problem_create(const attn_case *c, uint64_t seed) {
     p.v = random_values(&state, p.c.kv_dtype, attn_total_k(&p) * v_row(&p));
     p.k_new = random_values(&state, p.c.q_dtype, p.total_new * k_row(&p));
     p.v_new = random_values(&state, p.c.q_dtype, p.total_new * v_row(&p));
-    if (p.c.alibi)
-        p.alibi_slopes = random_floats(&state, (int64_t)p.num_heads * (p.c.alibi == 2 ? p.c.num_seqs : 1));
+    if (p.c.alibi) {
+        int64_t count = (int64_t)p.num_heads * (p.c.alibi == 2 ? p.c.num_seqs : 1);
+        p.alibi_slopes = random_floats(&state, count);
+        for (int64_t i = 0; i < count; i++) /* as models have them: what is far away counts less */
+            p.alibi_slopes[i] = fabsf(p.alibi_slopes[i]);
+    }
     if (p.c.sinks)
         p.sinks = random_floats(&state, p.num_heads);
     if (p.c.rotary_dim)

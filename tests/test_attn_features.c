@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every feature of the attention operators, alone and with others, against the reference. */
-#include "support/attn_case.h"
+#include "support/attn_rig.h"
 #include "support/expect.h"
 
 #include <math.h>

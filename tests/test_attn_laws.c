@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What holds of attention whatever the numbers: equal bits where the contract says so, and answers known beforehand. */
-#include "support/attn_case.h"
+#include "support/attn_rig.h"
 #include "support/expect.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
  * TEST_CASES (operators) choose them; operator i of a seed is operator 0 of seed + i. While a batch runs, its case file
  * lies in the current folder, where the format can say it: what fails or crashes leaves it there for `pagedcl replay`.
  */
-#include "support/attn_case.h"
+#include "support/attn_rig.h"
 #include "support/case_writer.h"
 #include "support/elements.h"
 #include "support/expect.h"

@@ -3,7 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "stub/stub.h"
-#include "support/attn_case.h"
+#include "support/attn_rig.h"
 #include "support/expect.h"
 #include "support/fixture.h"
 #include "support/temp_folder.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every OpenCL call of the functions on operators and plans fails once. */
 #include "stub/exhaust.h"
-#include "support/attn_case.h"
+#include "support/attn_rig.h"
 #include "support/expect.h"
 
 #include "device.h"

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention calls for tests: a case in words, the problem that it stands for, and a rig that puts the problem on the
- * device and runs it. What a case leaves out is the unfriendly default: three sequences of odd lengths in scattered
- * blocks, head_dim 80, seven query heads per KV head, and NaN wherever no live token lies.
+ * Attention calls for tests: a case in words, and the problem that it stands for, on the host. What a case leaves out is
+ * the unfriendly default: three sequences of odd lengths in scattered blocks, head_dim 80, seven query heads per KV
+ * head, and NaN wherever no live token lies.
  */
 #ifndef ATTN_CASE_H
 #define ATTN_CASE_H
 
 #include "adopted_pool.h"
-#include "fixture.h"
 #include "pool_model.h"
 #include "strided.h"
 
@@ -93,6 +92,9 @@ void attn_problem_scatter(attn_problem *problem, uint64_t seed);
 /* Positions of the rotary tables: the longest sequence's. */
 int32_t attn_rotary_positions(const attn_problem *problem);
 
+/* 32-bit words of the tree mask. */
+int32_t attn_tree_words(const attn_problem *problem);
+
 /* The pool on the host, before a run or after. */
 pool_model attn_problem_pool(const attn_problem *problem, bool after);
 
@@ -103,58 +105,7 @@ static inline int32_t attn_total_k(const attn_problem *problem) {
     return problem->cu_seqlens_k[problem->c.num_seqs];
 }
 
-/* What a run gave, as floats. */
-typedef struct attn_result {
-    float *out; /* [total_q, num_heads, head_dim_v] */
-    float *lse; /* [total_q, num_heads]; NULL without */
-} attn_result;
-
-void attn_result_destroy(attn_result *result);
-
-/* A problem on the device, in guarded memory; every output is poison before its first run. */
-typedef struct attn_rig {
-    const attn_problem *problem;
-    pagedcl_device *device;
-    pagedcl_cache *cache;
-    pool_model pool; /* as it is to be after a run */
-    adopted_pool adopted;
-    pagedcl_attn *attn;
-    pagedcl_plan *plan;
-    strided q, k, v, k_new, v_new, out;
-    guarded lse, alibi_slopes, sinks, rotary_cos, rotary_sin;
-    char name[128]; /* the case and the tier, for messages */
-} attn_rig;
-
-attn_rig attn_rig_open(pagedcl_device *device, pagedcl_tier tier, const attn_problem *problem);
-void attn_rig_close(attn_rig *rig);
-
-/* Plans the problem's batch; the arrays that were passed are overwritten at once. */
-pagedcl_status attn_rig_plan(attn_rig *rig, cl_command_queue queue);
-
-pagedcl_attn_args attn_rig_args(const attn_rig *rig);
-
-/* Enqueues one run. */
-void attn_rig_run(attn_rig *rig, cl_command_queue queue, cl_uint num_events, const cl_event *events, cl_event *event);
-
-/* Asserts that nothing but the results was written: guards, gaps, rows nobody owns, the whole pool. */
-attn_result attn_rig_read(attn_rig *rig);
-
-/* Plan, run and read in one. */
-attn_result attn_solve(pagedcl_device *device, pagedcl_tier tier, const attn_problem *problem);
-
 /* The right answer, in double precision: [total_q, num_heads, head_dim_v] and [total_q, num_heads], to free. */
 void attn_reference(const attn_problem *problem, double **out, double **lse);
-
-/* Asserts something of a result; `name` is the case. */
-typedef void attn_check(const attn_problem *problem, const attn_result *result, const char *name);
-
-/* The result is what the reference says. */
-attn_check attn_expect_reference;
-
-/* Solves the problem on every tier and checks each result. */
-void attn_on_every_tier(pagedcl_device *device, const attn_problem *problem, attn_check *check);
-
-/* Solves a table of cases on every tier and compares with the reference. */
-void attn_check_cases(const attn_case *cases, size_t count);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operators and batches drawn at random from all that the contract allows, against the reference. TEST_SEED and
- * TEST_CASES (operators) choose them; operator i of a seed is operator 0 of seed + i. While a batch runs, its case file
- * lies in the current folder, where the format can say it: what fails or crashes leaves it there for `pagedcl replay`.
+ * Operators and batches drawn at random from all that the contract allows, against the reference. TEST_SEED chooses
+ * them, TEST_CASES says how many operators, or TEST_SECONDS for how long; operator i of a seed is operator 0 of
+ * seed + i. While a batch runs, its case file lies in the current folder, where the format can say it: what fails or
+ * crashes leaves it there for `pagedcl replay`.
  */
 #include "support/attn_rig.h"
 #include "support/case_writer.h"
@@ -14,8 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-enum { MAX_SEQS = 5, BATCHES = 3, DEFAULT_CASES = 16 };
+enum { MAX_SEQS = 5, BATCHES = 8, DEFAULT_CASES = 8 };
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define ONE_OF(state, ...) \
@@ -29,17 +31,54 @@ static bool one_in(random_state *state, int32_t n) {
     return random_below(state, n) == 0;
 }
 
-/* What stays while the lengths change. */
-static attn_case draw_operator(random_state *state, int32_t window[2]) {
+static pagedcl_dtype draw_dtype(random_state *state) {
+    return (pagedcl_dtype)ONE_OF(state, PAGEDCL_FLOAT32, PAGEDCL_FLOAT16, PAGEDCL_BFLOAT16);
+}
+
+/* Mostly small heads, since the reference is slow; now and then the largest. */
+static void draw_shape(random_state *state, attn_case *c) {
+    c->num_kv_heads = ONE_OF(state, 1, 2, 3);
+    c->group = ONE_OF(state, 1, 2, 3, 5, 7, 7, 16);
+    c->head_dim = ONE_OF(state, 1, 3, 8, 12, 17, 24, 40, 64, 80, 100);
+    c->head_dim_v = one_in(state, 4) ? ONE_OF(state, 1, 5, 8, 20, 64, 96) : c->head_dim;
+    if (one_in(state, 10)) {
+        c->num_kv_heads = ONE_OF(state, 1, 1, 2);
+        c->group = ONE_OF(state, 1, 2, 3);
+        c->head_dim = ONE_OF(state, 112, 120, 128, 192, 256, 257, 320, 512, 576);
+        c->head_dim_v = one_in(state, 3) ? ONE_OF(state, 64, 128, 384, 576) : c->head_dim;
+    }
+    c->block_size = ONE_OF(state, 1, 2, 5, 16, 33);
+}
+
+/* Where the keys of a pool lie, and as what. */
+static void draw_pool(random_state *state, attn_case *c) {
+    c->v_in_k = c->head_dim_v <= c->head_dim && one_in(state, 6);
+    if (one_in(state, 24)) { /* latent attention */
+        c->num_kv_heads = 1;
+        c->group = 16;
+        c->head_dim = 576;
+        c->head_dim_v = 512;
+        c->v_in_k = true;
+    }
+    c->num_layers = 1 + random_below(state, 2);
+    c->pool = (pool_form)random_below(state, 5);
+    if (c->pool == POOL_INTERLEAVED && (c->head_dim != c->head_dim_v || c->v_in_k))
+        c->pool = POOL_WITH_GAPS;
+    if (one_in(state, 5)) {
+        c->kv_dtype = (pagedcl_dtype)ONE_OF(state, PAGEDCL_INT8, PAGEDCL_FLOAT8_E4M3, PAGEDCL_FLOAT8_E5M2);
+        c->k_scale = 1.0f / (float)ONE_OF(state, 1, 32, 64);
+        c->v_scale = c->v_in_k ? c->k_scale : 1.0f / (float)ONE_OF(state, 1, 16, 32);
+    }
+}
+
+/* What stays while the lengths change. A pool is to have so many segments, 0: as few as will do. */
+static attn_case draw_operator(random_state *state, int32_t window[2], int32_t *segments) {
     attn_case c = {.path = (attn_path)random_below(state, 3)};
-    c.num_kv_heads = ONE_OF(state, 1, 2, 3);
-    c.group = ONE_OF(state, 1, 2, 3, 5, 7, 7, 16);
-    c.head_dim = ONE_OF(state, 1, 3, 8, 12, 17, 24, 40, 64, 80, 100);
-    c.head_dim_v = one_in(state, 4) ? ONE_OF(state, 1, 5, 8, 20, 64, 96) : c.head_dim;
-    c.block_size = ONE_OF(state, 1, 2, 5, 16, 33);
-    c.q_dtype = (pagedcl_dtype)ONE_OF(state, PAGEDCL_FLOAT32, PAGEDCL_FLOAT16, PAGEDCL_BFLOAT16);
-    c.kv_dtype =
-        one_in(state, 2) ? c.q_dtype : (pagedcl_dtype)ONE_OF(state, PAGEDCL_FLOAT32, PAGEDCL_FLOAT16, PAGEDCL_BFLOAT16);
+    draw_shape(state, &c);
+    c.q_dtype = draw_dtype(state);
+    c.kv_dtype = one_in(state, 2) ? c.q_dtype : draw_dtype(state);
+    if (c.path != VARLEN_PACKED)
+        draw_pool(state, &c);
     c.out_dtype = one_in(state, 3) ? c.q_dtype : PAGEDCL_FLOAT32;
     c.causal = random_below(state, 2);
     c.softcap = one_in(state, 4) ? (float)ONE_OF(state, 1, 5, 50) : 0;
@@ -57,19 +96,24 @@ static attn_case draw_operator(random_state *state, int32_t window[2]) {
     }
     c.layout = (strided_layout)random_below(state, 2);
     c.without_lse = one_in(state, 5);
-    if (c.path == VARLEN_PACKED)
-        return c;
-    c.released = c.window && window[0] >= 0 && one_in(state, 2);
-    c.v_in_k = c.head_dim_v <= c.head_dim && one_in(state, 6);
-    c.num_layers = 1 + random_below(state, 2);
-    c.pool = (pool_form)random_below(state, 4);
-    if (c.pool == POOL_INTERLEAVED && (c.head_dim != c.head_dim_v || c.v_in_k))
-        c.pool = POOL_WITH_GAPS;
+    c.released = c.path != VARLEN_PACKED && c.window && window[0] >= 0 && one_in(state, 2);
+    bool of_library = c.path != VARLEN_PACKED && !pool_form_is_adopted(c.pool);
+    *segments = of_library && one_in(state, 2) ? ONE_OF(state, 2, 4, 8) : 0;
     return c;
 }
 
+/* The blocks of a segment, if `segments` of them are to hold the batch: what the library allocates is a power of two. */
+static int32_t blocks_of_segment(const attn_case *c, int32_t segments) {
+    int32_t blocks = 3, segment = 1;
+    for (int32_t b = 0; b < c->num_seqs; b++)
+        blocks += (c->seqlens_k[b] + c->block_size - 1) / c->block_size;
+    while (segment * segments < blocks)
+        segment *= 2;
+    return segment;
+}
+
 /* The lengths of one batch; the arrays have room for MAX_SEQS. */
-static void draw_batch(random_state *state, attn_case *c, int32_t *seqlens_q, int32_t *seqlens_k) {
+static void draw_batch(random_state *state, attn_case *c, int32_t segments, int32_t *seqlens_q, int32_t *seqlens_k) {
     c->num_seqs = 1 + random_below(state, MAX_SEQS);
     c->seqlens_q = seqlens_q;
     c->seqlens_k = seqlens_k;
@@ -88,22 +132,24 @@ static void draw_batch(random_state *state, attn_case *c, int32_t *seqlens_q, in
         if (c->path == DECODE && one_in(state, 8))
             seqlens_k[b] += 512;
     }
+    c->segment_blocks = segments ? blocks_of_segment(c, segments) : 0;
 }
 
 /* ---- a case for people ---- */
 
-static void print_case(const attn_problem *p) {
+static void print_case(const attn_problem *p, bool unordered) {
     static const char *const paths[] = {"packed", "paged", "decode"};
     const attn_case *c = &p->c;
     fprintf(stderr,
             "%s: %s, %d/%d heads of %d/%d, block_size %d, dtypes q %d kv %d out %d, causal %d, softcap %g, alibi %d, "
             "sinks %d, tree %d, rotary_dim %d%s, window %d %d%s, layout %d, lse %d, v_in_k %d, layers %d, pool %d, "
-            "append %d, num_splits %d, seqlens_q/seqlens_k",
+            "segment_blocks %d, scales %g %g, append %d, num_splits %d, %s queue, seqlens_q/seqlens_k",
             c->name, paths[c->path], p->num_heads, c->num_kv_heads, c->head_dim, c->head_dim_v, c->block_size,
             (int)c->q_dtype, (int)c->kv_dtype, (int)c->out_dtype, c->causal, (double)c->softcap, c->alibi, c->sinks,
             c->tree, c->rotary_dim, c->rotary_interleaved ? " interleaved" : "", c->window ? c->window[0] : -1,
             c->window ? c->window[1] : -1, c->released ? " released" : "", (int)c->layout, !c->without_lse, c->v_in_k,
-            c->num_layers, (int)c->pool, c->append, c->num_splits);
+            c->num_layers, (int)c->pool, c->segment_blocks, (double)c->k_scale, (double)c->v_scale, c->append,
+            c->num_splits, unordered ? "unordered" : "ordered");
     for (int32_t b = 0; b < c->num_seqs; b++)
         fprintf(stderr, " %d/%d", p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b],
                 p->cu_seqlens_k[b + 1] - p->cu_seqlens_k[b]);
@@ -167,8 +213,8 @@ static void add_doubles(case_tensors *tensors, const char *name, const double *v
 /* Whether the format of the case files has all that the case needs. */
 static bool is_expressible(const attn_case *c) {
     bool decode = c->path == DECODE;
-    return c->head_dim == c->head_dim_v && !c->v_in_k && !c->tree && c->alibi != 2 && (decode || !c->rotary_dim) &&
-           (decode || !c->append);
+    return c->head_dim == c->head_dim_v && !c->v_in_k && pagedcl_dtype_size(c->kv_dtype) > 1 && !c->tree &&
+           c->alibi != 2 && (decode || !c->rotary_dim) && (decode || !c->append);
 }
 
 static void add_pool(case_tensors *tensors, const attn_problem *p, bool after) {
@@ -257,33 +303,72 @@ static uint64_t number_of(const char *variable, uint64_t otherwise) {
     return text && *text ? strtoull(text, NULL, 10) : otherwise;
 }
 
+/* On a queue that promises no order, two runs in a row: the second finds the tokens that the first has stored. */
+static attn_result solve(pagedcl_device *device, pagedcl_tier tier, const attn_problem *p, bool unordered) {
+    if (!unordered)
+        return attn_solve(device, tier, p);
+    cl_int code;
+    cl_command_queue queue = clCreateCommandQueue(pagedcl_device_context(device), pagedcl_device_id(device),
+                                                  CL_QUEUE_OUT_OF_ORDER_EXEC_MODE_ENABLE, &code);
+    if (code == CL_INVALID_QUEUE_PROPERTIES) /* the device has no such queues */
+        return attn_solve(device, tier, p);
+    expect_cl(code);
+    attn_rig rig = attn_rig_open(device, tier, p);
+    expect_ok(attn_rig_plan(&rig, queue));
+    attn_rig_run(&rig, queue, 0, NULL, NULL);
+    cl_event done;
+    attn_rig_run(&rig, queue, 0, NULL, &done);
+    expect_cl(clWaitForEvents(1, &done));
+    expect_cl(clReleaseEvent(done));
+    attn_result result = attn_rig_read(&rig);
+    attn_rig_close(&rig);
+    expect_cl(clReleaseCommandQueue(queue));
+    return result;
+}
+
+static void check_batch(pagedcl_device *device, const attn_problem *p, bool unordered) {
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    for (int t = 0, n = fixture_tiers(device, tiers); t < n; t++) {
+        char name[128];
+        snprintf(name, sizeof name, "%s, %s", p->c.name, pagedcl_tier_name(tiers[t]));
+        attn_result result = solve(device, tiers[t], p, unordered);
+        attn_expect_reference(p, &result, name);
+        attn_result_destroy(&result);
+    }
+}
+
 static void check_operator(pagedcl_device *device, uint64_t seed) {
     random_state state = {seed};
-    int32_t window[2], seqlens_q[MAX_SEQS], seqlens_k[MAX_SEQS];
-    attn_case c = draw_operator(&state, window);
+    int32_t window[2], segments, seqlens_q[MAX_SEQS], seqlens_k[MAX_SEQS];
+    attn_case c = draw_operator(&state, window, &segments);
     for (int batch = 0; batch < BATCHES; batch++) {
         char name[64], path[96];
         snprintf(name, sizeof name, "TEST_SEED=%" PRIu64 " TEST_CASES=1, batch %d", seed, batch);
         snprintf(path, sizeof path, "attn-random-%" PRIu64 "-%d.safetensors", seed, batch);
         c.name = name;
-        draw_batch(&state, &c, seqlens_q, seqlens_k);
+        draw_batch(&state, &c, segments, seqlens_q, seqlens_k);
         attn_problem p = attn_problem_create(&c, random_bits(&state));
-        print_case(&p);
+        bool unordered = one_in(&state, 4);
+        print_case(&p, unordered);
         if (is_expressible(&p.c))
             write_case(&p, path);
-        attn_on_every_tier(device, &p, attn_expect_reference);
+        check_batch(device, &p, unordered);
         remove(path);
         attn_problem_destroy(&p);
     }
 }
 
 Test(attn_random, operators_and_batches) {
-    uint64_t seed = number_of("TEST_SEED", 1), cases = number_of("TEST_CASES", DEFAULT_CASES);
-    fprintf(stderr, "TEST_SEED=%" PRIu64 " TEST_CASES=%" PRIu64 "\n", seed, cases);
-    for (uint64_t i = 0; i < cases; i++) {
+    uint64_t seed = number_of("TEST_SEED", 1), seconds = number_of("TEST_SECONDS", 0);
+    uint64_t cases = number_of("TEST_CASES", seconds ? UINT64_MAX : DEFAULT_CASES), done = 0;
+    time_t start = time(NULL);
+    fprintf(stderr, "TEST_SEED=%" PRIu64 "\n", seed);
+    while (done < cases && (!seconds || time(NULL) - start < (time_t)seconds)) {
         /* What a device holds of an operator's programs goes with it. */
         pagedcl_device *device = fixture_open();
-        check_operator(device, seed + i);
+        check_operator(device, seed + done++);
         pagedcl_device_destroy(device);
     }
+    fprintf(stderr, "%" PRIu64 " operators, %" PRIu64 " batches in %.0f s, TEST_SEED=%" PRIu64 "\n", done,
+            done * BATCHES, difftime(time(NULL), start), seed);
 }

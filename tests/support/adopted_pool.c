@@ -10,6 +10,7 @@ static pool_side lay_out(pool_form form, const pagedcl_cache_desc *desc, int32_t
     pool_side side = {.head_dim = head_dim};
     switch (form) {
     case POOL_OF_LIBRARY:
+    case POOL_OF_LIBRARY_HND:
         break;
     case POOL_HND:
         side.strides = (pagedcl_pool_strides){tokens * heads * head_dim, head_dim, tokens * head_dim};

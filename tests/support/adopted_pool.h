@@ -8,6 +8,7 @@
 
 typedef enum pool_form {
     POOL_OF_LIBRARY = 0,
+    POOL_OF_LIBRARY_HND = 4,
     POOL_HND = 1,         /* a head's tokens lie together; the strides are left to the library */
     POOL_INTERLEAVED = 2, /* K and V in one buffer [num_blocks, 2, block_size, num_kv_heads, head_dim] */
     POOL_WITH_GAPS = 3,   /* an odd offset, and gaps between heads, tokens, blocks and layers */
@@ -26,6 +27,10 @@ typedef struct adopted_pool {
     pool_form form;
     pagedcl_pool_buffers *buffers; /* [num_layers] */
 } adopted_pool;
+
+static inline bool pool_form_is_adopted(pool_form form) {
+    return form != POOL_OF_LIBRARY && form != POOL_OF_LIBRARY_HND;
+}
 
 /* Holds what the model holds. */
 adopted_pool adopted_pool_create(const pagedcl_device *device, pool_form form, const pool_model *model);

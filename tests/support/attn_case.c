@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attn_case.h"
 
-#include "elements.h"
 #include "expect.h"
 #include "fixture.h"
 #include "random.h"
@@ -55,11 +54,16 @@ static int32_t seqlen_k_of(const attn_case *full, int32_t seq) {
     return full->seqlens_k ? full->seqlens_k[seq] : old[seq % 3] + or_default(seqlen_new_of(full, seq), 1);
 }
 
-static float *random_values(random_state *state, pagedcl_dtype dtype, int64_t count) {
+/* Values that a tensor, or a pool with that scale, holds exactly. */
+static float *random_stored(random_state *state, pagedcl_dtype dtype, float scale, int64_t count) {
     float *values = fixture_alloc((size_t)count * sizeof(float));
     for (int64_t i = 0; i < count; i++)
-        values[i] = element_round(dtype, random_normal(state));
+        values[i] = pool_model_round(dtype, scale, random_normal(state));
     return values;
+}
+
+static float *random_values(random_state *state, pagedcl_dtype dtype, int64_t count) {
+    return random_stored(state, dtype, 0, count);
 }
 
 static int64_t k_row(const attn_problem *p) {
@@ -222,10 +226,10 @@ static void append_new(attn_problem *p) {
             for (int64_t h = 0; h < heads; h++) {
                 ref_attn_rotate(&attn, t, p->k_new + (from * heads + h) * dim, rotated);
                 for (int64_t d = 0; d < dim; d++)
-                    p->k[(to * heads + h) * dim + d] = element_round(p->c.kv_dtype, (float)rotated[d]);
+                    p->k[(to * heads + h) * dim + d] = pool_model_round(p->c.kv_dtype, p->c.k_scale, (float)rotated[d]);
             }
             for (int64_t d = 0; d < v_row(p); d++)
-                p->v[to * v_row(p) + d] = element_round(p->c.kv_dtype, p->v_new[from * v_row(p) + d]);
+                p->v[to * v_row(p) + d] = pool_model_round(p->c.kv_dtype, p->c.v_scale, p->v_new[from * v_row(p) + d]);
         }
     }
     free(rotated);
@@ -241,8 +245,8 @@ attn_problem attn_problem_create(const attn_case *c, uint64_t seed) {
     attn_problem p = lay_out(c);
     random_state state = {seed};
     p.q = random_values(&state, p.c.q_dtype, (int64_t)attn_total_q(&p) * p.num_heads * p.c.head_dim);
-    p.k = random_values(&state, p.c.kv_dtype, attn_total_k(&p) * k_row(&p));
-    p.v = random_values(&state, p.c.kv_dtype, attn_total_k(&p) * v_row(&p));
+    p.k = random_stored(&state, p.c.kv_dtype, p.c.k_scale, attn_total_k(&p) * k_row(&p));
+    p.v = random_stored(&state, p.c.kv_dtype, p.c.v_scale, attn_total_k(&p) * v_row(&p));
     p.k_new = random_values(&state, p.c.q_dtype, p.total_new * k_row(&p));
     p.v_new = random_values(&state, p.c.q_dtype, p.total_new * v_row(&p));
     if (p.c.alibi) {
@@ -321,6 +325,10 @@ static pagedcl_cache_desc pool_desc(const attn_problem *p) {
     desc.head_dim_v = p->c.head_dim_v;
     desc.v_in_k = p->c.v_in_k;
     desc.dtype = p->c.kv_dtype;
+    desc.k_scale = p->c.k_scale;
+    desc.v_scale = p->c.v_scale;
+    if (p->c.pool == POOL_OF_LIBRARY_HND)
+        desc.layout = PAGEDCL_LAYOUT_HND;
     uint64_t row = (uint64_t)(k_row(p) > v_row(p) ? k_row(p) : v_row(p));
     desc.max_segment_bytes =
         (uint64_t)p->c.segment_blocks * (uint64_t)p->c.block_size * row * pagedcl_dtype_size(p->c.kv_dtype);

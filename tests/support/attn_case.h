@@ -44,8 +44,9 @@ typedef struct attn_case {
     int32_t head_dim_v; /* [head_dim] */
     bool v_in_k;
     pool_form pool;
-    const int32_t *window; /* left and right; NULL: none */
-    bool released;         /* blocks of which the window shows no token are -1 in the table */
+    float k_scale, v_scale; /* of an 8-bit kv_dtype [1]; powers of two, so that a test knows what is stored */
+    const int32_t *window;  /* left and right; NULL: none */
+    bool released;          /* blocks of which the window shows no token are -1 in the table */
     float softcap;
     int32_t alibi; /* 1: slopes per head, 2: per sequence and head */
     bool sinks;

@@ -13,13 +13,13 @@ static void open_pool(attn_rig *rig) {
     const attn_problem *p = rig->problem;
     pool_model before = attn_problem_pool(p, false);
     pagedcl_cache_desc desc = before.desc;
-    if (p->c.pool != POOL_OF_LIBRARY) {
+    if (pool_form_is_adopted(p->c.pool)) {
         rig->adopted = adopted_pool_create(rig->device, p->c.pool, &before);
         adopted_pool_describe(&rig->adopted, &desc);
     }
     pagedcl_status status = pagedcl_cache_create(rig->device, &desc, &rig->cache);
     cr_assert_eq(status, PAGEDCL_SUCCESS, "%s: %s", rig->name, pagedcl_last_error());
-    if (p->c.pool == POOL_OF_LIBRARY)
+    if (!pool_form_is_adopted(p->c.pool))
         pool_model_upload(&before, rig->cache);
     pool_model_destroy(&before);
     rig->pool = attn_problem_pool(p, true);
@@ -216,7 +216,7 @@ attn_result attn_rig_read(attn_rig *rig) {
     expect_same_bytes(rig->name, "lse that no row owns", lse, poison, rig->lse.bytes);
     free(lse);
     free(poison);
-    if (p->c.pool != POOL_OF_LIBRARY)
+    if (pool_form_is_adopted(p->c.pool))
         adopted_pool_expect(rig->device, &rig->adopted, &rig->pool, rig->name);
     else if (rig->cache)
         pool_model_expect(&rig->pool, rig->cache, rig->name);

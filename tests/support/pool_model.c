@@ -6,8 +6,10 @@
 #include "fixture.h"
 #include "random.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 pool_model pool_model_create(const pagedcl_cache_desc *desc) {
     pool_model model = {.desc = *desc};
@@ -52,11 +54,24 @@ unsigned char *pool_model_v(const pool_model *model, int32_t layer, int64_t slot
     return model->v + (size_t)layer * model->v_layer_bytes + (size_t)slot * model->v_row_bytes;
 }
 
+float pool_model_round(pagedcl_dtype dtype, float scale, float value) {
+    return scale == 0 ? element_round(dtype, value) : element_round(dtype, value / scale) * scale;
+}
+
+/* A row of `count` floats as elements. */
+static void write_row(pagedcl_dtype dtype, float scale, const float *values, int64_t count, unsigned char *row) {
+    for (int64_t i = 0; i < count; i++) {
+        float element = scale == 0 ? values[i] : values[i] / scale;
+        elements_from_floats(dtype, &element, 1, row + (size_t)i * pagedcl_dtype_size(dtype));
+    }
+}
+
 void pool_model_write(pool_model *model, int32_t layer, int64_t slot, const float *k, const float *v) {
-    int64_t heads = model->desc.num_kv_heads;
-    elements_from_floats(model->desc.dtype, k, heads * model->desc.head_dim, pool_model_k(model, layer, slot));
-    if (!model->desc.v_in_k)
-        elements_from_floats(model->desc.dtype, v, heads * model->desc.head_dim_v, pool_model_v(model, layer, slot));
+    const pagedcl_cache_desc *desc = &model->desc;
+    int64_t heads = desc->num_kv_heads;
+    write_row(desc->dtype, desc->k_scale, k, heads * desc->head_dim, pool_model_k(model, layer, slot));
+    if (!desc->v_in_k)
+        write_row(desc->dtype, desc->v_scale, v, heads * desc->head_dim_v, pool_model_v(model, layer, slot));
 }
 
 /* Waits for the event and lets it go. */
@@ -65,13 +80,29 @@ static void wait_for(cl_event event) {
     expect_cl(clReleaseEvent(event));
 }
 
+/* The rows of a layer in the order in which the pool holds them. */
+static unsigned char *in_pool_order(const pool_model *model, const unsigned char *rows, size_t row_bytes) {
+    size_t heads = (size_t)model->desc.num_kv_heads, tokens = (size_t)model->desc.block_size;
+    size_t num_blocks = (size_t)model->desc.num_blocks, bytes = row_bytes / heads;
+    unsigned char *ordered = fixture_alloc(num_blocks * tokens * row_bytes);
+    for (size_t i = 0; i < num_blocks * tokens * heads; i++) {
+        size_t block = i / heads / tokens, token = i / heads % tokens, head = i % heads;
+        bool hnd = model->desc.layout == PAGEDCL_LAYOUT_HND;
+        size_t to = hnd ? (block * heads + head) * tokens + token : i;
+        memcpy(ordered + to * bytes, rows + i * bytes, bytes);
+    }
+    return ordered;
+}
+
 void pool_model_upload(const pool_model *model, pagedcl_cache *cache) {
     for (int32_t layer = 0; layer < model->desc.num_layers; layer++) {
+        unsigned char *k = in_pool_order(model, pool_model_k(model, layer, 0), model->row_bytes);
+        unsigned char *v = in_pool_order(model, pool_model_v(model, layer, 0), model->v_row_bytes);
         cl_event event;
-        expect_ok(pagedcl_cache_upload_blocks(cache, NULL, layer, NULL, model->desc.num_blocks,
-                                              pool_model_k(model, layer, 0), pool_model_v(model, layer, 0), 0, NULL,
-                                              &event));
+        expect_ok(pagedcl_cache_upload_blocks(cache, NULL, layer, NULL, model->desc.num_blocks, k, v, 0, NULL, &event));
         wait_for(event);
+        free(k);
+        free(v);
     }
 }
 
@@ -82,11 +113,15 @@ void pool_model_expect(const pool_model *model, pagedcl_cache *cache, const char
         expect_ok(
             pagedcl_cache_download_blocks(cache, NULL, layer, NULL, model->desc.num_blocks, k, v, 0, NULL, &event));
         wait_for(event);
+        unsigned char *k_want = in_pool_order(model, pool_model_k(model, layer, 0), model->row_bytes);
+        unsigned char *v_want = in_pool_order(model, pool_model_v(model, layer, 0), model->v_row_bytes);
         char what[32];
         snprintf(what, sizeof(what), "K of layer %d", layer);
-        expect_same_bytes(name, what, k, pool_model_k(model, layer, 0), model->layer_bytes);
+        expect_same_bytes(name, what, k, k_want, model->layer_bytes);
         what[0] = 'V';
-        expect_same_bytes(name, what, v, pool_model_v(model, layer, 0), model->v_layer_bytes);
+        expect_same_bytes(name, what, v, v_want, model->v_layer_bytes);
+        free(k_want);
+        free(v_want);
     }
     free(k);
     free(v);

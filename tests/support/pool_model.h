@@ -11,11 +11,12 @@ typedef struct pool_model {
     size_t layer_bytes; /* of K of all blocks */
     size_t v_row_bytes; /* likewise of V; 0 where it lies in K */
     size_t v_layer_bytes;
-    unsigned char *k; /* [num_layers, num_blocks, block_size, num_kv_heads, head_dim] in desc.dtype */
+    unsigned char *k; /* [num_layers, num_blocks, block_size, num_kv_heads, head_dim] in desc.dtype, whatever the
+                         pool's layout */
     unsigned char *v; /* likewise, with head_dim_v */
 } pool_model;
 
-/* Every byte poison. desc has no defaults left to resolve, save head_dim_v. */
+/* Every byte poison. desc has no defaults left to resolve, save head_dim_v and the scales. */
 pool_model pool_model_create(const pagedcl_cache_desc *desc);
 void pool_model_destroy(pool_model *model);
 
@@ -24,6 +25,9 @@ void pool_model_randomize(pool_model *model, uint64_t seed);
 
 unsigned char *pool_model_k(const pool_model *model, int32_t layer, int64_t slot);
 unsigned char *pool_model_v(const pool_model *model, int32_t layer, int64_t slot);
+
+/* The value that `value` has once it is stored in a pool of that dtype and, of 8 bits, that scale (0: 1). */
+float pool_model_round(pagedcl_dtype dtype, float scale, float value);
 
 /* Stores rows of num_kv_heads * head_dim, and head_dim_v, floats into a slot. */
 void pool_model_write(pool_model *model, int32_t layer, int64_t slot, const float *k, const float *v);

@@ -91,8 +91,12 @@ static pagedcl_status read_scores(pagedcl_attn_desc *own) {
     PCL_TRY(check_flag("rotary_interleaved", own->rotary_interleaved));
     if (!own->has_window) {
         /* -1 is what a description reads back as. */
-        if (own->window_left > 0 || own->window_right > 0)
-            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "window_left and window_right are set, but has_window is not");
+        bool none =
+            (own->window_left == 0 || own->window_left == -1) && (own->window_right == 0 || own->window_right == -1);
+        if (!none)
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                            "window_left %d and window_right %d are set, but has_window is not", own->window_left,
+                            own->window_right);
         own->window_left = own->window_right = -1;
     }
     if (own->window_left < -1 || own->window_right < -1)
@@ -103,6 +107,8 @@ static pagedcl_status read_scores(pagedcl_attn_desc *own) {
     if (own->rotary_dim < 0 || own->rotary_dim % 2 != 0 || own->rotary_dim > own->head_dim)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "rotary_dim %d is not an even number up to head_dim %d",
                         own->rotary_dim, own->head_dim);
+    if (own->rotary_interleaved && own->rotary_dim == 0)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "rotary_interleaved is set, but rotary_dim is 0");
     return PAGEDCL_SUCCESS;
 }
 

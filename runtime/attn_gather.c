@@ -12,9 +12,9 @@
 #include <pagedcl/program.h>
 
 #include "arguments.h"
+#include "attn_args.h"
 #include "status.h"
 #include "struct_size.h"
-#include "tensor.h"
 
 #include <clblast_c.h>
 #include <inttypes.h>
@@ -46,8 +46,7 @@ struct pagedcl_attn_gather {
     pagedcl_device *device;
     pagedcl_plan *plan; /* checks the batches; keeps the operator alive, and by it the pool and the device */
     pagedcl_attn_desc desc;
-    int32_t num_layers; /* of the pool; 0 without one */
-    size_t work_group;  /* work-items for a row of scores */
+    size_t work_group; /* work-items for a row of scores */
     cl_kernel kernels[NUM_KERNELS];
     scratch pool_k, pool_v; /* what was gathered, in the pool's dtype */
     scratch q, k, v;        /* loaded from the caller's or from these: float32, a gap behind each head */
@@ -139,7 +138,6 @@ static pagedcl_status create(pagedcl_device *device, pagedcl_attn *attn, pagedcl
         PCL_TRY(pagedcl_cache_get_desc(gather->desc.cache, &cache));
         if (cache.v_in_k)
             return pcl_fail(PAGEDCL_UNSUPPORTED, "the gather baseline does not do V that lies in K");
-        gather->num_layers = cache.num_layers;
     }
     return create_kernels(gather);
 }
@@ -224,22 +222,9 @@ static pagedcl_status take_batch(gather_run *run, const pagedcl_varlen_batch *ba
 
 /* The caller's tensors: checked, with their strides filled in. */
 static pagedcl_status take_tensors(gather_run *run, const pagedcl_attn_args *args) {
-    const pagedcl_attn_desc *desc = &run->gather->desc;
-    pagedcl_attn_args *own = &run->args;
-    PCL_TRY(PCL_READ_STRUCT(own, args, lse_offset));
-    PCL_TRY(pcl_tensor_check("q", &own->q, run->total_q, desc->num_heads, desc->head_dim, desc->q_dtype, &own->q));
-    PCL_TRY(
-        pcl_tensor_check("out", &own->out, run->total_q, desc->num_heads, desc->head_dim, desc->out_dtype, &own->out));
-    if (own->lse != NULL)
-        PCL_TRY(pcl_buffer_check("lse", own->lse, own->lse_offset, run->total_q * desc->num_heads, sizeof(float)));
-    if (run->paged) {
-        if (own->layer < 0 || own->layer >= run->gather->num_layers)
-            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "layer %" PRId32 " is not one of the pool's %" PRId32, own->layer,
-                            run->gather->num_layers);
-        return PAGEDCL_SUCCESS;
-    }
-    PCL_TRY(pcl_tensor_check("k", &own->k, run->total_k, desc->num_kv_heads, desc->head_dim, desc->kv_dtype, &own->k));
-    return pcl_tensor_check("v", &own->v, run->total_k, desc->num_kv_heads, desc->head_dim, desc->kv_dtype, &own->v);
+    const pcl_attn_counts counts = {
+        .num_seqs = run->batch.num_seqs, .total_q = run->total_q, .total_k = run->paged ? 0 : run->total_k};
+    return pcl_attn_args_read(&run->gather->desc, &counts, args, &run->args);
 }
 
 /* What the products read of a tensor: itself in place, or its elements loaded. */

@@ -2,83 +2,9 @@
 /* Enqueues the attention of a planned batch. */
 #include "attn_run.h"
 
+#include "attn_args.h"
 #include "launch.h"
 #include "status.h"
-#include "struct_size.h"
-#include "tensor.h"
-
-#include <inttypes.h>
-
-/* Keys and values: packed, or new ones for the pool. */
-static pagedcl_status check_keys(const pagedcl_attn *attn, const pcl_plan_batch *batch, pagedcl_attn_args *own) {
-    const pagedcl_attn_desc *desc = &attn->desc;
-    if (desc->cache == NULL) {
-        PCL_TRY(pcl_tensor_check("k", &own->k, batch->total_k, desc->num_kv_heads, desc->head_dim, desc->kv_dtype,
-                                 &own->k));
-        return pcl_tensor_check("v", &own->v, batch->total_k, desc->num_kv_heads, desc->head_dim_v, desc->kv_dtype,
-                                &own->v);
-    }
-    if (own->k.mem != NULL || own->v.mem != NULL)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k and v are for packed keys, and the operator has a cache");
-    if (batch->total_new == 0 && (own->k_new.mem != NULL || own->v_new.mem != NULL))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k_new and v_new are given, but the plan does not append");
-    if (desc->cache->desc.v_in_k && own->v_new.mem != NULL)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "v_new is given, but V of this pool lies in K");
-    PCL_TRY(pcl_tensor_check("k_new", &own->k_new, batch->total_new, desc->num_kv_heads, desc->head_dim, desc->q_dtype,
-                             &own->k_new));
-    int64_t total_v_new = desc->cache->desc.v_in_k ? 0 : batch->total_new;
-    return pcl_tensor_check("v_new", &own->v_new, total_v_new, desc->num_kv_heads, desc->head_dim_v, desc->q_dtype,
-                            &own->v_new);
-}
-
-/* A buffer of floats that is given when, and only when, the operator has the feature. */
-static pagedcl_status check_floats(const char *name, bool wanted, cl_mem mem, int64_t offset, int64_t count) {
-    if (!wanted)
-        return mem == NULL ? PAGEDCL_SUCCESS
-                           : pcl_fail(PAGEDCL_INVALID_ARGUMENT, "%s is given, but the operator was made without", name);
-    return pcl_buffer_check(name, mem, offset, count, sizeof(cl_float));
-}
-
-static pagedcl_status check_features(const pagedcl_attn *attn, const pcl_plan_batch *batch,
-                                     const pagedcl_attn_args *own) {
-    const pagedcl_attn_desc *desc = &attn->desc;
-    int64_t slopes = desc->num_heads, last = batch->num_seqs > 0 ? batch->num_seqs - 1 : 0;
-    if (own->alibi_seq_stride < 0 || __builtin_mul_overflow(last, own->alibi_seq_stride, &last) ||
-        __builtin_add_overflow(slopes, last, &slopes))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "alibi_seq_stride is %" PRId64, own->alibi_seq_stride);
-    PCL_TRY(check_floats("alibi_slopes", desc->has_alibi, own->alibi_slopes, own->alibi_offset, slopes));
-    PCL_TRY(check_floats("sinks", desc->has_sinks, own->sinks, own->sinks_offset, desc->num_heads));
-    bool rotary = desc->rotary_dim > 0;
-    if (rotary && own->rotary_positions < batch->num_positions)
-        return pcl_fail(PAGEDCL_BUFFER_TOO_SMALL,
-                        "the rotary tables have %" PRId64 " positions, the longest sequence %" PRId64,
-                        own->rotary_positions, batch->num_positions);
-    int64_t angles = 0;
-    if (rotary && __builtin_mul_overflow(own->rotary_positions, desc->rotary_dim / 2, &angles))
-        return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "rotary_positions is %" PRId64, own->rotary_positions);
-    PCL_TRY(check_floats("rotary_cos", rotary, own->rotary_cos, own->rotary_cos_offset, angles));
-    return check_floats("rotary_sin", rotary, own->rotary_sin, own->rotary_sin_offset, angles);
-}
-
-/* Checks the tensors of a run against the plan and fills in their default strides. */
-static pagedcl_status read_args(const pagedcl_attn *attn, const pagedcl_plan *plan, const pagedcl_attn_args *args,
-                                pagedcl_attn_args *own) {
-    const pagedcl_attn_desc *desc = &attn->desc;
-    const pcl_plan_batch *batch = &plan->batch;
-    PCL_TRY(PCL_READ_STRUCT(own, args, lse_offset));
-    if (desc->cache != NULL)
-        PCL_TRY(pcl_cache_check_layer(desc->cache, own->layer));
-    else if (own->layer != 0)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "layer is %d, but packed keys have no layers", own->layer);
-    PCL_TRY(pcl_tensor_check("q", &own->q, batch->total_q, desc->num_heads, desc->head_dim, desc->q_dtype, &own->q));
-    PCL_TRY(pcl_tensor_check("out", &own->out, batch->total_q, desc->num_heads, desc->head_dim_v, desc->out_dtype,
-                             &own->out));
-    PCL_TRY(check_keys(attn, batch, own));
-    PCL_TRY(check_features(attn, batch, own));
-    if (own->lse != NULL && batch->total_q > 0)
-        PCL_TRY(pcl_buffer_check("lse", own->lse, own->lse_offset, batch->total_q * desc->num_heads, sizeof(cl_float)));
-    return PAGEDCL_SUCCESS;
-}
 
 /* The setters below follow the kernels' parameter macros. A parameter that a kernel does not use must be a buffer all
    the same: another one of the run stands in for it. */
@@ -233,8 +159,16 @@ pagedcl_status pagedcl_attn_run(pagedcl_attn *attn, cl_command_queue queue, page
     if (plan->batch.kind == PCL_PLAN_EMPTY)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
                         "the plan holds no batch: call pagedcl_plan_varlen or pagedcl_plan_decode first");
+    const pcl_plan_batch *batch = &plan->batch;
+    const pcl_attn_counts counts = {
+        .num_seqs = batch->num_seqs,
+        .total_q = batch->total_q,
+        .total_k = batch->total_k,
+        .total_new = batch->total_new,
+        .num_positions = batch->num_positions,
+    };
     pagedcl_attn_args own;
-    PCL_TRY(read_args(attn, plan, args, &own));
+    PCL_TRY(pcl_attn_args_read(&attn->desc, &counts, args, &own));
     pcl_chain chain;
     PCL_TRY(pcl_chain_begin(&chain, attn->device, queue, num_events, events));
     return pcl_chain_end(&chain, pcl_attn_enqueue(attn, plan, &own, &chain), event);

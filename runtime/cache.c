@@ -41,6 +41,26 @@ static pagedcl_status read_scales(pagedcl_cache_desc *own) {
     return PAGEDCL_SUCCESS;
 }
 
+static bool is_set(const pagedcl_pool_strides *strides) {
+    return (strides->block | strides->token | strides->head) != 0;
+}
+
+/* What belongs to the caller's buffers, or to V, is set only where there are such. */
+static pagedcl_status check_buffers(const pagedcl_cache_desc *own) {
+    if (own->buffers == NULL && (is_set(&own->k_strides) || is_set(&own->v_strides)))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k_strides or v_strides are set, but buffers is NULL");
+    if (own->buffers != NULL && own->max_segment_bytes != 0)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                        "max_segment_bytes is %" PRIu64 ", but the pool is in the caller's buffers",
+                        own->max_segment_bytes);
+    if (own->v_in_k && is_set(&own->v_strides))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "v_strides are set, but V lies in K");
+    for (int32_t layer = 0; own->buffers != NULL && own->v_in_k && layer < own->num_layers; layer++)
+        if (own->buffers[layer].v != NULL || own->buffers[layer].v_offset != 0)
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "buffers[%d] has a v, or a v_offset, but V lies in K", layer);
+    return PAGEDCL_SUCCESS;
+}
+
 /* Checks a description and fills in its defaults. */
 static pagedcl_status read_desc(const pagedcl_cache_desc *desc, pagedcl_cache_desc *own) {
     PCL_TRY(PCL_READ_STRUCT(own, desc, max_segment_bytes));
@@ -67,6 +87,7 @@ static pagedcl_status read_desc(const pagedcl_cache_desc *desc, pagedcl_cache_de
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "layout %d is not one of pagedcl_layout", (int)own->layout);
     if (pagedcl_dtype_size(own->dtype) == 0)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "dtype %d is not one of pagedcl_dtype", (int)own->dtype);
+    PCL_TRY(check_buffers(own));
     return read_scales(own);
 }
 
@@ -130,7 +151,7 @@ static pagedcl_status make_side(pagedcl_cache *cache, pcl_pool_side *side, int32
     size_t layers = (size_t)desc->num_layers;
     side->head_dim = head_dim;
     side->strides = strides_of(desc, head_dim);
-    if (desc->buffers != NULL && (asked->block | asked->token | asked->head) != 0)
+    if (desc->buffers != NULL && is_set(asked))
         side->strides = *asked;
     if (side->strides.block < 0 || side->strides.token < 0 || side->strides.head < 0)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "a pool stride is below 0");

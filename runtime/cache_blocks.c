@@ -143,6 +143,8 @@ static pagedcl_status transfer(pagedcl_cache *cache, cl_command_queue queue, int
                                const cl_event *events, cl_event *event) {
     PCL_TRY(pcl_cache_check_layer(cache, layer));
     PCL_TRY(check_blocks(cache, blocks, num_blocks, upload));
+    if (cache->desc.v_in_k && host[1] != NULL)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "v is given, but V of this pool lies in K");
     if (num_blocks > 0 && (host[0] == NULL || (host[1] == NULL && !cache->desc.v_in_k)))
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k and v must not be NULL");
     if (!cache->k.contiguous || !cache->v.contiguous)

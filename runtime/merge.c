@@ -10,6 +10,7 @@
 #include "variant.h"
 #include "warm.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 enum { MAX_HEAD_DIM = 576 };
@@ -113,6 +114,9 @@ static pagedcl_status check(const pagedcl_merge *merge, const char *const names[
     if (partial->lse != NULL || (lse_needed && num_tokens > 0))
         return pcl_buffer_check(names[1], partial->lse, partial->lse_offset, num_tokens * desc->num_heads,
                                 sizeof(cl_float));
+    if (partial->lse_offset != 0)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "%s is NULL, but its lse_offset is %" PRId64, names[1],
+                        partial->lse_offset);
     own->lse = own->out.mem;
     own->lse_offset = -1;
     return PAGEDCL_SUCCESS;

@@ -4,6 +4,7 @@
 #include "support/expect.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -354,6 +355,8 @@ Test(attn_features, impossible_descriptions_are_refused) {
         {FIELD(has_window), 2, PAGEDCL_INVALID_ARGUMENT, "has_window"},
         {FIELD(window_left), 1, PAGEDCL_INVALID_ARGUMENT, "has_window"},
         {FIELD(window_right), 1, PAGEDCL_INVALID_ARGUMENT, "has_window"},
+        {FIELD(window_left), -2, PAGEDCL_INVALID_ARGUMENT, "has_window"},
+        {FIELD(window_right), -2, PAGEDCL_INVALID_ARGUMENT, "has_window"},
         {FIELD(has_alibi), -1, PAGEDCL_INVALID_ARGUMENT, "has_alibi"},
         {FIELD(has_sinks), 2, PAGEDCL_INVALID_ARGUMENT, "has_sinks"},
         {FIELD(has_tree), 2, PAGEDCL_INVALID_ARGUMENT, "has_tree"},
@@ -361,6 +364,7 @@ Test(attn_features, impossible_descriptions_are_refused) {
         {FIELD(rotary_dim), -2, PAGEDCL_INVALID_ARGUMENT, "rotary_dim"},
         {FIELD(rotary_dim), 26, PAGEDCL_INVALID_ARGUMENT, "rotary_dim"},
         {FIELD(rotary_interleaved), 2, PAGEDCL_INVALID_ARGUMENT, "rotary_interleaved"},
+        {FIELD(rotary_interleaved), 1, PAGEDCL_INVALID_ARGUMENT, "rotary_interleaved"},
         {FIELD(paths), 3, PAGEDCL_INVALID_ARGUMENT, "paths"},
         {FIELD(paths), PAGEDCL_PATH_DECODE, PAGEDCL_INVALID_ARGUMENT, "without a cache"},
 #undef FIELD
@@ -412,16 +416,25 @@ static void expect_runs_refused(pagedcl_device *device, const attn_problem *p, b
         cl_mem mem = has ? NULL : rig.q.view.mem;
         memcpy((char *)&args + tensors[i].mem, &mem, sizeof(mem));
         expect_refused(RUN(&args), PAGEDCL_INVALID_ARGUMENT, tensors[i].words);
-        if (!has)
-            continue;
         const int64_t offsets[] = {-1, 4}; /* 3 is the last that fits */
         for (int j = 0; j < 2; j++) {
             args = attn_rig_args(&rig);
             memcpy((char *)&args + tensors[i].offset, &offsets[j], sizeof(int64_t));
-            expect_refused(RUN(&args), j == 0 ? PAGEDCL_INVALID_ARGUMENT : PAGEDCL_BUFFER_TOO_SMALL, tensors[i].words);
+            expect_refused(RUN(&args), has && j == 1 ? PAGEDCL_BUFFER_TOO_SMALL : PAGEDCL_INVALID_ARGUMENT,
+                           tensors[i].words);
         }
     }
     pagedcl_attn_args args = attn_rig_args(&rig);
+    if (!has) {
+        args.alibi_seq_stride = p->num_heads;
+        expect_refused(RUN(&args), PAGEDCL_INVALID_ARGUMENT, "alibi_seq_stride");
+        args = attn_rig_args(&rig);
+        args.rotary_positions = 1000;
+        expect_refused(RUN(&args), PAGEDCL_INVALID_ARGUMENT, "rotary_positions");
+        args = attn_rig_args(&rig);
+        args.lse = NULL;
+        expect_refused(RUN(&args), PAGEDCL_INVALID_ARGUMENT, "lse_offset");
+    }
     if (has) {
         args.rotary_positions--;
         expect_refused(RUN(&args), PAGEDCL_BUFFER_TOO_SMALL, "rotary");
@@ -454,6 +467,49 @@ Test(attn_features, tensors_come_with_their_feature) {
     p = attn_problem_create(&without, 1);
     expect_runs_refused(device, &p, false);
     attn_problem_destroy(&p);
+    pagedcl_device_destroy(device);
+}
+
+/* Keys that nothing would read, by any of their fields: packed ones of a pool, new ones of packed keys, and new ones
+   that the plan does not append. */
+Test(attn_features, tensors_that_nothing_reads_are_refused) {
+    const struct {
+        attn_case c;
+        size_t tensors[4];
+        const char *names[4];
+    } cases[] = {
+#define TENSOR(name) offsetof(pagedcl_attn_args, name)
+        {{"packed", SHAPE}, {TENSOR(k_new), TENSOR(v_new)}, {"k_new", "v_new"}},
+        {{"paged", VARLEN_PAGED, SHAPE},
+         {TENSOR(k), TENSOR(v), TENSOR(k_new), TENSOR(v_new)},
+         {"k", "v", "k_new", "v_new"}},
+        {{"decode", DECODE, SHAPE}, {TENSOR(k), TENSOR(v), TENSOR(k_new), TENSOR(v_new)}, {"k", "v", "k_new", "v_new"}},
+        {{"decode, append", DECODE, .append = 1, SHAPE}, {TENSOR(k), TENSOR(v)}, {"k", "v"}},
+        {{"V in K", DECODE, .append = 1, .v_in_k = true, SHAPE}, {TENSOR(v_new)}, {"v_new"}},
+#undef TENSOR
+    };
+    pagedcl_device *device = fixture_open();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        attn_problem p = attn_problem_create(&cases[i].c, 1);
+        attn_rig rig = attn_rig_open(device, PAGEDCL_TIER_AUTO, &p);
+        expect_ok(attn_rig_plan(&rig, NULL));
+        const pagedcl_tensor given[] = {rig.q.view, {.offset = 1}, {.token_stride = 1}, {.head_stride = 1}};
+        for (int t = 0; t < 4 && cases[i].names[t]; t++)
+            for (size_t g = 0; g < COUNT(given); g++) {
+                pagedcl_attn_args args = attn_rig_args(&rig);
+                memcpy((char *)&args + cases[i].tensors[t], &given[g], sizeof(given[g]));
+                char words[32];
+                snprintf(words, sizeof(words), "%s is given", cases[i].names[t]);
+                expect_refused(pagedcl_attn_run(rig.attn, NULL, rig.plan, &args, 0, NULL, NULL),
+                               PAGEDCL_INVALID_ARGUMENT, words);
+            }
+        attn_rig_run(&rig, NULL, 0, NULL, NULL);
+        attn_result result = attn_rig_read(&rig);
+        attn_expect_reference(&p, &result, rig.name);
+        attn_result_destroy(&result);
+        attn_rig_close(&rig);
+        attn_problem_destroy(&p);
+    }
     pagedcl_device_destroy(device);
 }
 
@@ -537,6 +593,27 @@ Test(attn_features, impossible_pools_are_refused) {
     REFUSED(PAGEDCL_INVALID_ARGUMENT, "stride");
     desc.v_strides.block = INT64_MAX;
     cr_assert_neq(pagedcl_cache_create(device, &desc, &cache), PAGEDCL_SUCCESS);
+
+    /* What belongs to something that the pool does not have. */
+    desc.buffers = NULL;
+    desc.v_strides = (pagedcl_pool_strides){.token = 24};
+    REFUSED(PAGEDCL_INVALID_ARGUMENT, "v_strides");
+    desc = good;
+    desc.k_strides.block = 96;
+    REFUSED(PAGEDCL_INVALID_ARGUMENT, "k_strides");
+    desc = good;
+    desc.buffers = &buffers;
+    desc.max_segment_bytes = 1 << 20;
+    REFUSED(PAGEDCL_INVALID_ARGUMENT, "max_segment_bytes");
+    desc.max_segment_bytes = 0;
+    desc.v_in_k = 1;
+    REFUSED(PAGEDCL_INVALID_ARGUMENT, "buffers[0] has a v");
+    buffers.v = NULL;
+    buffers.v_offset = 8;
+    REFUSED(PAGEDCL_INVALID_ARGUMENT, "v_offset");
+    buffers.v_offset = 0;
+    desc.v_strides.head = 8;
+    REFUSED(PAGEDCL_INVALID_ARGUMENT, "v_strides");
 #undef REFUSED
     cr_assert_null(cache);
     guarded_destroy(&buffer);

@@ -187,8 +187,8 @@ static void write_tokens(scene *x, int32_t count) {
 }
 
 static void download(scene *x) {
-    expect_ok(pagedcl_cache_download_blocks(x->cache, NULL, 0, NULL, NUM_BLOCKS, x->k_side.bytes, x->v_side.bytes, 0,
-                                            NULL, NULL));
+    expect_ok(pagedcl_cache_download_blocks(x->cache, NULL, 0, NULL, NUM_BLOCKS, x->k_side.bytes,
+                                            x->s->v_in_k ? NULL : x->v_side.bytes, 0, NULL, NULL));
     expect_cl(clFinish(pagedcl_device_queue(x->device)));
 }
 
@@ -319,8 +319,8 @@ static void every_way_to_append_agrees(scene *x) {
     for (int way = 0; way < 3; way++) {
         memset(x->k_side.bytes, 0xff, k_bytes);
         memset(x->v_side.bytes, 0xff, v_bytes);
-        expect_ok(pagedcl_cache_upload_blocks(x->cache, NULL, 0, NULL, NUM_BLOCKS, x->k_side.bytes, x->v_side.bytes, 0,
-                                              NULL, NULL));
+        expect_ok(pagedcl_cache_upload_blocks(x->cache, NULL, 0, NULL, NUM_BLOCKS, x->k_side.bytes,
+                                              x->s->v_in_k ? NULL : x->v_side.bytes, 0, NULL, NULL));
         write_tokens(x, OLD);
         if (way == 0)
             plan_varlen(x, 1);

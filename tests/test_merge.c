@@ -128,8 +128,10 @@ static void check_merge(pagedcl_device *device, int32_t head_dim, pagedcl_dtype 
                          side_create(device, &m, layout, m.out[1], m.lse[1]),
                          side_create(device, &m, layout, NULL, NULL)};
         side *result = target == INTO_A ? &sides[0] : target == INTO_B ? &sides[1] : &sides[2];
-        if (target == WITHOUT_LSE)
+        if (target == WITHOUT_LSE) {
             result->partial.lse = NULL;
+            result->partial.lse_offset = 0;
+        }
         expect_ok(pagedcl_merge_run(merge, NULL, TOKENS, &sides[0].partial, &sides[1].partial, &result->partial, 0,
                                     NULL, NULL));
         expect_merged(device, &m, result, target != WITHOUT_LSE, names[target]);
@@ -244,9 +246,8 @@ Test(merge, bad_runs_are_refused_and_write_nothing) {
         REFUSED(partials[i].out.token_stride = -1, PAGEDCL_INVALID_ARGUMENT, outs[i]);
         REFUSED(partials[i].lse_offset = -1, PAGEDCL_INVALID_ARGUMENT, lses[i]);
         REFUSED(partials[i].lse_offset = 3, PAGEDCL_BUFFER_TOO_SMALL, lses[i]);
-        if (i < 2) {
-            REFUSED(partials[i].lse = NULL, PAGEDCL_INVALID_ARGUMENT, lses[i]);
-        }
+        /* Of the result alone the LSE may be NULL, without an offset then. */
+        REFUSED(partials[i].lse = NULL, PAGEDCL_INVALID_ARGUMENT, lses[i]);
 #undef REFUSED
     }
 #define RUN(merge, tokens, a) pagedcl_merge_run(merge, NULL, tokens, a, &good[1], &good[2], 0, NULL, NULL)

@@ -22,6 +22,9 @@
  * - The same sequence gives the same bits alone or in any batch, for any physical order of its blocks. (num_splits
  *   above 0 chooses another order of additions, by the sequence's length alone.)
  *
+ * What belongs to something that the operator, the batch or the run does not have (window_left without has_window, the
+ * slopes of an operator without ALiBi, an lse_offset without an lse) must be 0 or NULL: it is refused, by name.
+ *
  * An operator is made once and builds its kernels. A plan holds one step's batch: it is checked and uploaded once and
  * serves all layers. Runs only enqueue: they allocate nothing, build nothing and do not block.
  *
@@ -155,9 +158,9 @@ typedef struct pagedcl_attn_args {
     size_t struct_size;   /* sizeof(pagedcl_attn_args), set by PAGEDCL_ATTN_ARGS_INIT */
     int32_t layer;        /* of the pool */
     pagedcl_tensor q;     /* [T, num_heads, head_dim] in q_dtype; it is not changed */
-    pagedcl_tensor k;     /* packed keys: [total_k, num_kv_heads, head_dim] in kv_dtype; otherwise unused */
+    pagedcl_tensor k;     /* packed keys: [total_k, num_kv_heads, head_dim] in kv_dtype; otherwise none */
     pagedcl_tensor v;     /* likewise, with head_dim_v */
-    pagedcl_tensor k_new; /* what an appending plan stores, in q_dtype; otherwise unused */
+    pagedcl_tensor k_new; /* what an appending plan stores, in q_dtype; otherwise none */
     pagedcl_tensor v_new; /* likewise, with head_dim_v; none where V lies in K */
     pagedcl_tensor out;   /* [T, num_heads, head_dim_v] in out_dtype; must not overlap another tensor */
     cl_mem lse;           /* float32 [T, num_heads] contiguous; NULL: not wanted */

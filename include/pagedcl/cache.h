@@ -9,6 +9,9 @@
  * the caller's, with strides of their own. A new pool's content is undefined: a slot means something once it was
  * written.
  *
+ * What belongs to something that a pool does not have (strides without buffers, a scale of 16-bit elements, a v where V
+ * lies in K) must be 0 or NULL: it is refused, by name.
+ *
  * Functions that take a queue enqueue commands and return; NULL means the device's own queue. num_events, events and
  * event are as in OpenCL: the commands wait for `events`, and *event, when event is not NULL, becomes an event of the
  * caller's that covers all of them (the queue is flushed then). Host arrays of block ids, slots and lengths are copied
@@ -56,7 +59,8 @@ typedef struct pagedcl_cache_desc {
     int32_t num_kv_heads;       /* at least 1 */
     int32_t head_dim;           /* 1 to 576 */
     pagedcl_dtype dtype;        /* default: float16 */
-    uint64_t max_segment_bytes; /* 0: the device's largest allocation; a smaller value makes more segments */
+    uint64_t max_segment_bytes; /* 0: the device's largest allocation; a smaller value makes more segments. Not with
+                                   buffers */
     int32_t head_dim_v;         /* 0: head_dim */
     int32_t v_in_k;        /* 1, for latent attention: V of a token is the first head_dim_v elements of its K row, and
                                    is not stored again. Functions then take no v */

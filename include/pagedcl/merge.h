@@ -42,7 +42,8 @@ PAGEDCL_API pagedcl_status pagedcl_merge_create(pagedcl_device *device, const pa
 PAGEDCL_API void pagedcl_merge_destroy(pagedcl_merge *merge);
 
 /*
- * Enqueues the merge of num_tokens rows of a and b into result, which may be a or b; result->lse may be NULL.
+ * Enqueues the merge of num_tokens rows of a and b into result, which may be a or b; result->lse may be NULL, with
+ * offset 0.
  * Errors: INVALID_ARGUMENT, BUFFER_TOO_SMALL, OPENCL_ERROR.
  */
 PAGEDCL_API pagedcl_status pagedcl_merge_run(pagedcl_merge *merge, cl_command_queue queue, int64_t num_tokens,

@@ -178,8 +178,10 @@ pagedcl_attn_args attn_rig_args(const attn_rig *rig) {
     args.q = rig->q.view;
     args.k = rig->k.view;
     args.v = rig->v.view;
-    args.k_new = rig->k_new.view;
-    args.v_new = rig->v_new.view;
+    if (rig->problem->total_new > 0) {
+        args.k_new = rig->k_new.view;
+        args.v_new = rig->v_new.view;
+    }
     args.out = rig->out.view;
     if (!rig->problem->c.without_lse) {
         args.lse = rig->lse.mem;
@@ -189,9 +191,13 @@ pagedcl_attn_args attn_rig_args(const attn_rig *rig) {
     args.sinks = rig->sinks.mem;
     args.rotary_cos = rig->rotary_cos.mem;
     args.rotary_sin = rig->rotary_sin.mem;
-    args.alibi_offset = args.sinks_offset = args.rotary_cos_offset = args.rotary_sin_offset = FLOATS_OFFSET;
+    args.alibi_offset = args.alibi_slopes ? FLOATS_OFFSET : 0;
     args.alibi_seq_stride = rig->problem->c.alibi == 2 ? rig->problem->num_heads : 0;
-    args.rotary_positions = attn_rotary_positions(rig->problem);
+    args.sinks_offset = args.sinks ? FLOATS_OFFSET : 0;
+    if (args.rotary_cos) {
+        args.rotary_cos_offset = args.rotary_sin_offset = FLOATS_OFFSET;
+        args.rotary_positions = attn_rotary_positions(rig->problem);
+    }
     return args;
 }
 

@@ -99,7 +99,8 @@ void pool_model_upload(const pool_model *model, pagedcl_cache *cache) {
         unsigned char *k = in_pool_order(model, pool_model_k(model, layer, 0), model->row_bytes);
         unsigned char *v = in_pool_order(model, pool_model_v(model, layer, 0), model->v_row_bytes);
         cl_event event;
-        expect_ok(pagedcl_cache_upload_blocks(cache, NULL, layer, NULL, model->desc.num_blocks, k, v, 0, NULL, &event));
+        expect_ok(pagedcl_cache_upload_blocks(cache, NULL, layer, NULL, model->desc.num_blocks, k,
+                                              model->desc.v_in_k ? NULL : v, 0, NULL, &event));
         wait_for(event);
         free(k);
         free(v);
@@ -110,8 +111,8 @@ void pool_model_expect(const pool_model *model, pagedcl_cache *cache, const char
     unsigned char *k = fixture_alloc(model->layer_bytes), *v = fixture_alloc(model->v_layer_bytes);
     for (int32_t layer = 0; layer < model->desc.num_layers; layer++) {
         cl_event event;
-        expect_ok(
-            pagedcl_cache_download_blocks(cache, NULL, layer, NULL, model->desc.num_blocks, k, v, 0, NULL, &event));
+        expect_ok(pagedcl_cache_download_blocks(cache, NULL, layer, NULL, model->desc.num_blocks, k,
+                                                model->desc.v_in_k ? NULL : v, 0, NULL, &event));
         wait_for(event);
         unsigned char *k_want = in_pool_order(model, pool_model_k(model, layer, 0), model->row_bytes);
         unsigned char *v_want = in_pool_order(model, pool_model_v(model, layer, 0), model->v_row_bytes);

@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define F32 PAGEDCL_FLOAT32
 #define F16 PAGEDCL_FLOAT16
+#define BF16 PAGEDCL_BFLOAT16
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define INTS(...) ((const int32_t[]){__VA_ARGS__})
 
@@ -22,13 +24,53 @@ static const attn_case cases[] = {
     {"decode, 5 splits", DECODE, .seqlens_k = INTS(17, 1, 600), .num_splits = 5},
 };
 
+/* For the laws of equal bits: every feature, every kind of pool. */
+#define SHAPE .head_dim = 24, .group = 3
+static const attn_case featured[] = {
+    {"window, softcap, packed", VARLEN_PACKED, SHAPE, .window = INTS(20, 3), .softcap = 4, .seqlens_q = INTS(5, 1, 40),
+     .seqlens_k = INTS(17, 1, 70)},
+    {"window, softcap, paged, released blocks", VARLEN_PAGED, SHAPE, .causal = 1, .window = INTS(20, 0),
+     .released = true, .softcap = 4, .seqlens_q = INTS(5, 1, 40), .seqlens_k = INTS(90, 100, 300)},
+    {"ALiBi, sinks, packed", VARLEN_PACKED, SHAPE, .causal = 1, .alibi = 2, .sinks = true, .seqlens_q = INTS(5, 1, 40),
+     .seqlens_k = INTS(17, 1, 70)},
+    {"window, ALiBi, sinks, softcap, decode", DECODE, SHAPE, .window = INTS(600, 0), .released = true, .alibi = 2,
+     .sinks = true, .softcap = 30, .seqlens_k = INTS(17, 1, 1300)},
+    {"rotary, append", VARLEN_PAGED, SHAPE, .causal = 1, .rotary_dim = 12, .append = 1, .seqlens_q = INTS(5, 1, 40),
+     .seqlens_k = INTS(17, 1, 70)},
+    {"interleaved rotary, append, decode, float16 to bfloat16", DECODE, SHAPE, .causal = 1, .rotary_dim = 24,
+     .rotary_interleaved = true, .seqlen_q = 3, .append = 3, .seqlens_k = INTS(17, 3, 600), .q_dtype = F16,
+     .kv_dtype = BF16, .out_dtype = F32},
+    {"tree, append", VARLEN_PAGED, SHAPE, .tree = true, .append = 1, .seqlens_q = INTS(40, 5, 65),
+     .seqlens_k = INTS(70, 5, 100)},
+    {"tree, append, decode", DECODE, SHAPE, .tree = true, .seqlen_q = 5, .append = 5, .seqlens_k = INTS(21, 5, 543)},
+    {"int8, append", VARLEN_PAGED, SHAPE, .causal = 1, .kv_dtype = PAGEDCL_INT8, .k_scale = 0.03125f,
+     .v_scale = 0.0625f, .append = 1, .seqlens_q = INTS(5, 1, 40), .seqlens_k = INTS(17, 1, 70)},
+    {"int8 with scales of rows, append", VARLEN_PAGED, SHAPE, .causal = 1, .kv_dtype = PAGEDCL_INT8,
+     .scale_per_row = true, .append = 1, .seqlens_q = INTS(5, 1, 40), .seqlens_k = INTS(5, 1, 40)},
+    {"e4m3 with scales of rows, append, decode, heads first", DECODE, SHAPE, .causal = 1,
+     .kv_dtype = PAGEDCL_FLOAT8_E4M3, .scale_per_row = true, .seqlen_q = 2, .append = 40, .seqlens_k = INTS(40, 40, 40),
+     .pool = POOL_OF_LIBRARY_HND},
+    {"e5m2, decode", DECODE, SHAPE, .kv_dtype = PAGEDCL_FLOAT8_E5M2, .q_dtype = F16, .out_dtype = BF16,
+     .seqlens_k = INTS(17, 1, 1300)},
+    {"interleaved pool, bfloat16 queries", DECODE, SHAPE, .append = 1, .pool = POOL_INTERLEAVED, .q_dtype = BF16,
+     .kv_dtype = F16, .seqlens_k = INTS(17, 1, 600)},
+    {"segments", DECODE, SHAPE, .append = 1, .segment_blocks = 16, .seqlens_k = INTS(17, 1, 600)},
+    {"V in K", DECODE, .num_kv_heads = 1, .group = 5, .head_dim = 36, .head_dim_v = 28, .v_in_k = true, .append = 1,
+     .seqlens_k = INTS(17, 1, 600)},
+};
+enum { NUM_BIT_CASES = COUNT(cases) + COUNT(featured) };
+
+static const attn_case *bit_case(size_t i) {
+    return i < COUNT(cases) ? &cases[i] : &featured[i - COUNT(cases)];
+}
+
 static int64_t num_rows(const attn_problem *p) {
     return (int64_t)attn_total_q(p) * p->num_heads;
 }
 
 /* The results of two problems of equal shape, bit for bit. */
 static void expect_same_bits(const char *name, const attn_problem *p, const attn_result *got, const attn_result *want) {
-    expect_same_bytes(name, "out", got->out, want->out, (size_t)(num_rows(p) * p->c.head_dim) * sizeof(float));
+    expect_same_bytes(name, "out", got->out, want->out, (size_t)(num_rows(p) * p->c.head_dim_v) * sizeof(float));
     expect_same_bytes(name, "lse", got->lse, want->lse, (size_t)num_rows(p) * sizeof(float));
 }
 
@@ -53,10 +95,10 @@ Test(attn_laws, any_blocks_give_the_same_bits) {
     pagedcl_device *device = fixture_open();
     pagedcl_tier tiers[FIXTURE_MAX_TIERS];
     int num_tiers = fixture_tiers(device, tiers);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        if (cases[i].path == VARLEN_PACKED)
+    for (size_t i = 0; i < NUM_BIT_CASES; i++) {
+        if (bit_case(i)->path == VARLEN_PACKED)
             continue;
-        attn_problem p = attn_problem_create(&cases[i], 1);
+        attn_problem p = attn_problem_create(bit_case(i), 1);
         for (int t = 0; t < num_tiers; t++) {
             attn_problem_scatter(&p, 1);
             attn_result want = attn_solve(device, tiers[t], &p);
@@ -78,10 +120,10 @@ Test(attn_laws, company_changes_no_bit) {
     pagedcl_device *device = fixture_open();
     pagedcl_tier tiers[FIXTURE_MAX_TIERS];
     int num_tiers = fixture_tiers(device, tiers);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        if (cases[i].num_splits > 0)
+    for (size_t i = 0; i < NUM_BIT_CASES; i++) {
+        if (bit_case(i)->num_splits > 0)
             continue;
-        attn_problem batch = attn_problem_create(&cases[i], 1);
+        attn_problem batch = attn_problem_create(bit_case(i), 1);
         for (int t = 0; t < num_tiers; t++) {
             attn_result all = attn_solve(device, tiers[t], &batch);
             for (int32_t b = 0; b < batch.c.num_seqs; b++) {
@@ -90,7 +132,7 @@ Test(attn_laws, company_changes_no_bit) {
                                                        batch.cu_seqlens_k[b + 1] - batch.cu_seqlens_k[b]);
                 attn_result got = attn_solve(device, tiers[t], &alone);
                 int64_t row = (int64_t)first * batch.num_heads;
-                attn_result want = {all.out + row * batch.c.head_dim, all.lse + row};
+                attn_result want = {all.out + row * batch.c.head_dim_v, all.lse + row};
                 char name[256];
                 snprintf(name, sizeof(name), "%s, %s, sequence %d", batch.c.name, pagedcl_tier_name(tiers[t]), b);
                 expect_same_bits(name, &alone, &got, &want);
@@ -109,14 +151,14 @@ Test(attn_laws, every_run_has_the_same_bits) {
     pagedcl_device *device = fixture_open();
     pagedcl_tier tiers[FIXTURE_MAX_TIERS];
     int num_tiers = fixture_tiers(device, tiers);
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        attn_problem p = attn_problem_create(&cases[i], 1);
+    for (size_t i = 0; i < NUM_BIT_CASES; i++) {
+        attn_problem p = attn_problem_create(bit_case(i), 1);
         for (int t = 0; t < num_tiers; t++) {
             attn_rig rig = attn_rig_open(device, tiers[t], &p);
             expect_ok(attn_rig_plan(&rig, NULL));
             attn_rig_run(&rig, NULL, 0, NULL, NULL);
             attn_result want = attn_rig_read(&rig);
-            for (int turn = 0; turn < 30; turn++) {
+            for (int turn = 0; turn < (i < COUNT(cases) ? 30 : 10); turn++) {
                 attn_rig_run(&rig, NULL, 0, NULL, NULL);
                 attn_result got = attn_rig_read(&rig);
                 expect_same_bits(rig.name, &p, &got, &want);
@@ -132,26 +174,34 @@ Test(attn_laws, every_run_has_the_same_bits) {
 
 /* ---- the same answer by another way ---- */
 
+#define PROMPT VARLEN_PAGED, .num_seqs = 1, .seqlens_q = INTS(70), .seqlens_k = INTS(70)
+
 /* A prompt of 70 tokens in chunks of 32, 1 and 37 has the rows of the prompt as a whole. */
 Test(attn_laws, chunks_give_the_rows_of_the_whole) {
     const int32_t ends[] = {0, 32, 33, 70};
+    const attn_case prompts[] = {
+        {"chunked", PROMPT, .causal = 1},
+        {"chunked, every feature", PROMPT, SHAPE, .causal = 1, .append = 1, .window = INTS(25, 0), .softcap = 4,
+         .alibi = 2, .sinks = true, .rotary_dim = 12},
+    };
     pagedcl_device *device = fixture_open();
     pagedcl_tier tiers[FIXTURE_MAX_TIERS];
     int num_tiers = fixture_tiers(device, tiers);
-    attn_case c = {"chunked", VARLEN_PAGED, .causal = 1, .num_seqs = 1, .seqlens_q = INTS(70), .seqlens_k = INTS(70)};
-    attn_problem prompt = attn_problem_create(&c, 1);
-    for (int t = 0; t < num_tiers; t++) {
-        attn_result whole = attn_solve(device, tiers[t], &prompt);
-        for (size_t i = 0; i + 1 < COUNT(ends); i++) {
-            attn_problem chunk = attn_problem_part(&prompt, 0, ends[i], ends[i + 1], ends[i + 1]);
-            attn_result got = attn_solve(device, tiers[t], &chunk);
-            expect_rows_close(pagedcl_tier_name(tiers[t]), &chunk, &got, &whole, ends[i]);
-            attn_result_destroy(&got);
-            attn_problem_destroy(&chunk);
+    for (size_t c = 0; c < COUNT(prompts); c++) {
+        attn_problem prompt = attn_problem_create(&prompts[c], 1);
+        for (int t = 0; t < num_tiers; t++) {
+            attn_result whole = attn_solve(device, tiers[t], &prompt);
+            for (size_t i = 0; i + 1 < COUNT(ends); i++) {
+                attn_problem chunk = attn_problem_part(&prompt, 0, ends[i], ends[i + 1], ends[i + 1]);
+                attn_result got = attn_solve(device, tiers[t], &chunk);
+                expect_rows_close(prompts[c].name, &chunk, &got, &whole, ends[i]);
+                attn_result_destroy(&got);
+                attn_problem_destroy(&chunk);
+            }
+            attn_result_destroy(&whole);
         }
-        attn_result_destroy(&whole);
+        attn_problem_destroy(&prompt);
     }
-    attn_problem_destroy(&prompt);
     pagedcl_device_destroy(device);
 }
 

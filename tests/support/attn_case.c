@@ -184,12 +184,16 @@ static void fill_rotary(attn_problem *p) {
         p->k_new[i] = coarse((double)p->k_new[i], 16);
 }
 
+/* Words of a sequence's tree mask. */
+static int32_t words_of(const attn_problem *p, int32_t seq) {
+    int32_t seqlen_q = p->cu_seqlens_q[seq + 1] - p->cu_seqlens_q[seq];
+    return seqlen_q * ((seqlen_q + 31) / 32);
+}
+
 int32_t attn_tree_words(const attn_problem *p) {
     int32_t words = 0;
-    for (int32_t b = 0; b < p->c.num_seqs; b++) {
-        int32_t seqlen_q = p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b];
-        words += seqlen_q * ((seqlen_q + 31) / 32);
-    }
+    for (int32_t b = 0; b < p->c.num_seqs; b++)
+        words += words_of(p, b);
     return words;
 }
 
@@ -267,10 +271,36 @@ attn_problem attn_problem_create(const attn_case *c, uint64_t seed) {
     return p;
 }
 
+/* A copy of `count` floats, or NULL of NULL. */
+static float *copy_floats(const float *values, int64_t count) {
+    if (!values)
+        return NULL;
+    float *copy = fixture_alloc((size_t)count * sizeof(float));
+    return count > 0 ? memcpy(copy, values, (size_t)count * sizeof(float)) : copy;
+}
+
+/* What the features of a sequence's part need of the whole. */
+static void take_features(attn_problem *part, const attn_problem *whole, int32_t seq) {
+    int64_t angles = (int64_t)attn_rotary_positions(part) * (part->c.rotary_dim / 2);
+    part->rotary_cos = copy_floats(whole->rotary_cos, angles);
+    part->rotary_sin = copy_floats(whole->rotary_sin, angles);
+    part->sinks = copy_floats(whole->sinks, part->num_heads);
+    int64_t slopes = whole->c.alibi == 2 ? (int64_t)seq * part->num_heads : 0;
+    part->alibi_slopes = whole->alibi_slopes ? copy_floats(whole->alibi_slopes + slopes, part->num_heads) : NULL;
+    if (!whole->tree_mask)
+        return;
+    const uint32_t *mask = whole->tree_mask;
+    for (int32_t b = 0; b < seq; b++)
+        mask += words_of(whole, b);
+    cr_assert_eq(words_of(part, 0), words_of(whole, seq), "a part of a tree");
+    size_t bytes = (size_t)words_of(part, 0) * sizeof(uint32_t);
+    part->tree_mask = fixture_alloc(bytes);
+    if (bytes > 0)
+        memcpy(part->tree_mask, mask, bytes);
+}
+
 attn_problem attn_problem_part(const attn_problem *whole, int32_t seq, int32_t q_begin, int32_t q_end,
                                int32_t seqlen_k) {
-    cr_assert_eq(whole->total_new, 0, "a part of a problem that appends");
-    cr_assert(!whole->alibi_slopes && !whole->sinks && !whole->rotary_cos && !whole->tree_mask);
     attn_case c = whole->c;
     int32_t seqlen_q = q_end - q_begin;
     c.num_seqs = 1;
@@ -279,16 +309,18 @@ attn_problem attn_problem_part(const attn_problem *whole, int32_t seq, int32_t q
     c.seqlen_q = seqlen_q;
     attn_problem p = lay_out(&c);
     p.c.seqlens_q = p.c.seqlens_k = NULL; /* laid out, and about to go out of scope */
-    int64_t q_row = (int64_t)p.num_heads * p.c.head_dim, q_count = seqlen_q * q_row, k_count = seqlen_k * k_row(&p),
-            v_count = seqlen_k * v_row(&p);
-    p.q = fixture_alloc((size_t)q_count * sizeof(float));
-    p.k = fixture_alloc((size_t)k_count * sizeof(float));
-    p.v = fixture_alloc((size_t)v_count * sizeof(float));
-    p.k_new = fixture_alloc(0);
-    p.v_new = fixture_alloc(0);
-    memcpy(p.q, whole->q + (whole->cu_seqlens_q[seq] + q_begin) * q_row, (size_t)q_count * sizeof(float));
-    memcpy(p.k, whole->k + whole->cu_seqlens_k[seq] * k_row(&p), (size_t)k_count * sizeof(float));
-    memcpy(p.v, whole->v + whole->cu_seqlens_k[seq] * v_row(&p), (size_t)v_count * sizeof(float));
+    int64_t q_row = (int64_t)p.num_heads * p.c.head_dim, first_k = whole->cu_seqlens_k[seq];
+    p.q = copy_floats(whole->q + (whole->cu_seqlens_q[seq] + q_begin) * q_row, seqlen_q * q_row);
+    p.k = copy_floats(whole->k + first_k * k_row(&p), seqlen_k * k_row(&p));
+    p.v = copy_floats(whole->v + first_k * v_row(&p), seqlen_k * v_row(&p));
+    /* The first of the new tokens, counted among those of all sequences. */
+    int64_t first_new = seqlen_k - p.total_new - (whole->cu_seqlens_k[seq + 1] - first_k - whole->seqlens_new[seq]);
+    cr_assert(p.total_new == 0 || first_new >= 0, "a part that appends what the whole does not");
+    for (int32_t b = 0; b < seq; b++)
+        first_new += whole->seqlens_new[b];
+    p.k_new = copy_floats(p.total_new ? whole->k_new + first_new * k_row(&p) : whole->k_new, p.total_new * k_row(&p));
+    p.v_new = copy_floats(p.total_new ? whole->v_new + first_new * v_row(&p) : whole->v_new, p.total_new * v_row(&p));
+    take_features(&p, whole, seq);
     return p;
 }
 
@@ -325,6 +357,7 @@ static pagedcl_cache_desc pool_desc(const attn_problem *p) {
     desc.head_dim_v = p->c.head_dim_v;
     desc.v_in_k = p->c.v_in_k;
     desc.dtype = p->c.kv_dtype;
+    desc.scale_per_row = p->c.scale_per_row;
     desc.k_scale = p->c.k_scale;
     desc.v_scale = p->c.v_scale;
     if (p->c.pool == POOL_OF_LIBRARY_HND)

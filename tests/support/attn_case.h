@@ -44,6 +44,7 @@ typedef struct attn_case {
     int32_t head_dim_v; /* [head_dim] */
     bool v_in_k;
     pool_form pool;
+    bool scale_per_row; /* of an 8-bit kv_dtype: only the run stores tokens, and nobody knows its bytes beforehand */
     float k_scale, v_scale; /* of an 8-bit kv_dtype [1]; powers of two, so that a test knows what is stored */
     const int32_t *window;  /* left and right; NULL: none */
     bool released;          /* blocks of which the window shows no token are -1 in the table */
@@ -83,7 +84,8 @@ typedef struct attn_problem {
 attn_problem attn_problem_create(const attn_case *c, uint64_t seed);
 void attn_problem_destroy(attn_problem *problem);
 
-/* Query tokens q_begin .. q_end - 1 of one sequence, over its first seqlen_k keys, in a problem of its own. */
+/* Query tokens q_begin .. q_end - 1 of one sequence, over its first seqlen_k keys, in a problem of its own. Of tree masks
+   only all query tokens of a sequence are a part. */
 attn_problem attn_problem_part(const attn_problem *problem, int32_t seq, int32_t q_begin, int32_t q_end,
                                int32_t seqlen_k);
 

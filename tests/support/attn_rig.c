@@ -19,7 +19,7 @@ static void open_pool(attn_rig *rig) {
     }
     pagedcl_status status = pagedcl_cache_create(rig->device, &desc, &rig->cache);
     cr_assert_eq(status, PAGEDCL_SUCCESS, "%s: %s", rig->name, pagedcl_last_error());
-    if (!pool_form_is_adopted(p->c.pool))
+    if (!pool_form_is_adopted(p->c.pool) && !p->c.scale_per_row)
         pool_model_upload(&before, rig->cache);
     pool_model_destroy(&before);
     rig->pool = attn_problem_pool(p, true);
@@ -224,7 +224,7 @@ attn_result attn_rig_read(attn_rig *rig) {
     free(poison);
     if (pool_form_is_adopted(p->c.pool))
         adopted_pool_expect(rig->device, &rig->adopted, &rig->pool, rig->name);
-    else if (rig->cache)
+    else if (rig->cache && !p->c.scale_per_row)
         pool_model_expect(&rig->pool, rig->cache, rig->name);
     return result;
 }

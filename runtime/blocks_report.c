@@ -84,6 +84,7 @@ static void print_prometheus(writer *w, const report *r) {
         {"swapped_sequences", "gauge", "Sequences that are swapped out.", stats.num_swapped},
         {"tokens", "gauge", "Tokens of all sequences.", stats.num_tokens},
         {"host_total", "gauge", "Blocks of the host tier.", stats.host_total},
+        {"host_unwiped", "gauge", "Free blocks of the host tier that must be wiped first.", stats.host_unwiped},
         {"host_used", "gauge", "Blocks of the host tier that hold sequences.", stats.host_used},
         {"copies_total", "counter", "Copy-on-write copies.", stats.copies},
         {"out_of_blocks_total", "counter", "Calls refused for want of blocks.", stats.out_of_blocks},

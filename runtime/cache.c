@@ -286,7 +286,7 @@ static pagedcl_status make_pool(pagedcl_cache *cache) {
 }
 
 static pagedcl_status build(pagedcl_cache *cache) {
-    static const char *const names[PCL_CACHE_KERNELS] = {"cache_write", "cache_gather", "cache_copy"};
+    static const char *const names[PCL_CACHE_KERNELS] = {"cache_write", "cache_gather", "cache_copy", "cache_wipe"};
     for (int i = 0; i < PCL_CACHE_KERNELS; i++) {
         pcl_variant_init(&cache->variants[i], names[i]);
         pcl_cache_macros(cache, &cache->variants[i]);

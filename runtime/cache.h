@@ -13,7 +13,13 @@
 
 enum { PCL_MAX_SEGMENTS = 8 };
 
-typedef enum pcl_cache_kernel { PCL_CACHE_WRITE, PCL_CACHE_GATHER, PCL_CACHE_COPY, PCL_CACHE_KERNELS } pcl_cache_kernel;
+typedef enum pcl_cache_kernel {
+    PCL_CACHE_WRITE,
+    PCL_CACHE_GATHER,
+    PCL_CACHE_COPY,
+    PCL_CACHE_WIPE,
+    PCL_CACHE_KERNELS
+} pcl_cache_kernel;
 
 /* K, or V, of a pool. */
 typedef struct pcl_pool_side {
@@ -56,6 +62,9 @@ void pcl_cache_arguments(const pagedcl_cache *cache, int32_t layer, pcl_argument
 /* Errors: INVALID_ARGUMENT for a NULL cache or a layer that it does not have. */
 pagedcl_status pcl_cache_check_layer(const pagedcl_cache *cache, int32_t layer);
 
+/* Errors: INVALID_BLOCK for a block that the pool does not have; `what` and `index` say who names it. */
+pagedcl_status pcl_cache_check_block(const pagedcl_cache *cache, const char *what, int64_t index, int32_t block);
+
 /*
  * Enqueues the write of num_slots rows with slots that are on the device already, from element slots_offset (int64)
  * of a buffer on; tensors are checked and complete. kernel: of PCL_CACHE_WRITE, the caller's alone during the call.
@@ -71,5 +80,17 @@ pagedcl_status pcl_cache_enqueue_gather(const pagedcl_cache *cache, pcl_chain *c
 /* The same for copies of blocks in a layer: pairs from element `first` (int32) of a buffer on, independent ones. */
 pagedcl_status pcl_cache_enqueue_copy(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer, cl_mem pairs,
                                       int64_t first, int64_t num_pairs);
+
+/* The same for wipes: every other element (int32) of a buffer from `first` on is a block. */
+pagedcl_status pcl_cache_enqueue_wipe(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer, cl_mem blocks,
+                                      int64_t first, int64_t num_blocks);
+
+/*
+ * Copies in all layers, in their order, independent ones at once; wipes of the second block of each pair. They are
+ * checked, and the device has the pairs in the buffer that cache->upload sent last, from element `first` on.
+ */
+pagedcl_status pcl_cache_enqueue_copies(pagedcl_cache *cache, pcl_chain *chain, const int32_t *pairs, int64_t first,
+                                        int64_t num_pairs);
+pagedcl_status pcl_cache_enqueue_wipes(pagedcl_cache *cache, pcl_chain *chain, int64_t first, int64_t num_pairs);
 
 #endif

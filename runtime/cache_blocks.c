@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole blocks of a pool: copy, upload, download. */
+/* Whole blocks of a pool: copy, wipe, upload, download. */
 #include "cache.h"
 
 #include "launch.h"
 #include "status.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 enum { MARK_READ = 1, MARK_WRITTEN = 2 };
 
-static pagedcl_status check_block(const pagedcl_cache *cache, const char *what, int64_t index, int32_t block) {
+pagedcl_status pcl_cache_check_block(const pagedcl_cache *cache, const char *what, int64_t index, int32_t block) {
     if (block < 0 || block >= cache->desc.num_blocks)
         return pcl_fail(PAGEDCL_INVALID_BLOCK, "%s %" PRId64 " names block %d; the pool has blocks 0 to %d", what,
                         index, block, cache->desc.num_blocks - 1);
@@ -45,20 +44,49 @@ pagedcl_status pcl_cache_enqueue_copy(const pagedcl_cache *cache, pcl_chain *cha
     return pcl_launch_items(chain, &arguments, num_pairs, cache->desc.block_size * cache->row_vectors);
 }
 
-static pagedcl_status enqueue_copies(pagedcl_cache *cache, pcl_chain *chain, const int32_t *pairs, int64_t num_pairs) {
-    size_t size = (size_t)num_pairs * 2 * sizeof *pairs;
+pagedcl_status pcl_cache_enqueue_wipe(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer, cl_mem blocks,
+                                      int64_t first, int64_t num_blocks) {
+    pcl_arguments arguments = pcl_arguments_of(cache->kernels[PCL_CACHE_WIPE]);
+    pcl_cache_arguments(cache, layer, &arguments);
+    pcl_argument_mem(&arguments, blocks);
+    pcl_argument_long(&arguments, first);
+    pcl_argument_long(&arguments, num_blocks);
+    return pcl_launch_items(chain, &arguments, num_blocks, cache->desc.block_size * cache->row_vectors);
+}
+
+pagedcl_status pcl_cache_enqueue_copies(pagedcl_cache *cache, pcl_chain *chain, const int32_t *pairs, int64_t first,
+                                        int64_t num_pairs) {
+    cl_mem uploaded = pcl_upload_buffer(&cache->upload);
+    for (int64_t done = 0, count = 0; done < num_pairs; done += count) {
+        count = independent_pairs(cache, pairs + 2 * done, num_pairs - done);
+        for (int32_t layer = 0; layer < cache->desc.num_layers; layer++)
+            PCL_TRY(pcl_cache_enqueue_copy(cache, chain, layer, uploaded, first + 2 * done, count));
+    }
+    return PAGEDCL_SUCCESS;
+}
+
+pagedcl_status pcl_cache_enqueue_wipes(pagedcl_cache *cache, pcl_chain *chain, int64_t first, int64_t num_pairs) {
+    cl_mem uploaded = pcl_upload_buffer(&cache->upload);
+    for (int32_t layer = 0; layer < cache->desc.num_layers; layer++)
+        PCL_TRY(pcl_cache_enqueue_wipe(cache, chain, layer, uploaded, first + 1, num_pairs));
+    return PAGEDCL_SUCCESS;
+}
+
+/* Uploads pairs of blocks, or single ones as the second of a pair, and enqueues their copies or wipes. */
+static pagedcl_status upload_and_enqueue(pagedcl_cache *cache, pcl_chain *chain, const int32_t *blocks,
+                                         int64_t num_pairs, bool wipe) {
+    size_t size = (size_t)num_pairs * 2 * sizeof *blocks;
     void *staging = NULL;
     PCL_TRY(pcl_upload_begin(&cache->upload, size, &staging));
-    memcpy(staging, pairs, size);
-    PCL_TRY(pcl_upload_send(&cache->upload, chain, size));
-    pagedcl_status status = PAGEDCL_SUCCESS;
-    for (int64_t done = 0; done < num_pairs && status == PAGEDCL_SUCCESS;) {
-        int64_t count = independent_pairs(cache, pairs + 2 * done, num_pairs - done);
-        for (int32_t layer = 0; layer < cache->desc.num_layers && status == PAGEDCL_SUCCESS; layer++)
-            status = pcl_cache_enqueue_copy(cache, chain, layer, pcl_upload_buffer(&cache->upload), 2 * done, count);
-        done += count;
+    int32_t *pairs = staging;
+    for (int64_t i = 0; i < num_pairs; i++) {
+        pairs[2 * i] = wipe ? -1 : blocks[2 * i];
+        pairs[2 * i + 1] = wipe ? blocks[i] : blocks[2 * i + 1];
     }
-    /* After a failure too: the copies before it still read the pairs. */
+    PCL_TRY(pcl_upload_send(&cache->upload, chain, size));
+    pagedcl_status status = wipe ? pcl_cache_enqueue_wipes(cache, chain, 0, num_pairs)
+                                 : pcl_cache_enqueue_copies(cache, chain, pairs, 0, num_pairs);
+    /* After a failure too: the commands before it still read the pairs. */
     pcl_upload_used(&cache->upload, chain);
     return status;
 }
@@ -72,14 +100,34 @@ pagedcl_status pagedcl_cache_copy_blocks(pagedcl_cache *cache, cl_command_queue 
     if (num_pairs > INT32_MAX)
         return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "%" PRId64 " pairs", num_pairs);
     for (int64_t i = 0; i < num_pairs; i++) {
-        PCL_TRY(check_block(cache, "pair", i, pairs[2 * i]));
-        PCL_TRY(check_block(cache, "pair", i, pairs[2 * i + 1]));
+        PCL_TRY(pcl_cache_check_block(cache, "pair", i, pairs[2 * i]));
+        PCL_TRY(pcl_cache_check_block(cache, "pair", i, pairs[2 * i + 1]));
         if (pairs[2 * i] == pairs[2 * i + 1])
             return pcl_fail(PAGEDCL_INVALID_BLOCK, "pair %" PRId64 " copies block %d to itself", i, pairs[2 * i]);
     }
     pcl_chain chain;
     PCL_TRY(pcl_chain_begin(&chain, cache->device, queue, num_events, events));
-    pagedcl_status status = num_pairs > 0 ? enqueue_copies(cache, &chain, pairs, num_pairs) : PAGEDCL_SUCCESS;
+    pagedcl_status status = PAGEDCL_SUCCESS;
+    if (num_pairs > 0)
+        status = upload_and_enqueue(cache, &chain, pairs, num_pairs, false);
+    return pcl_chain_end(&chain, status, event);
+}
+
+pagedcl_status pagedcl_cache_wipe_blocks(pagedcl_cache *cache, cl_command_queue queue, const int32_t *blocks,
+                                         int64_t num_blocks, cl_uint num_events, const cl_event *events,
+                                         cl_event *event) {
+    PCL_TRY(pcl_cache_check_layer(cache, 0));
+    if (num_blocks < 0 || (blocks == NULL && num_blocks > 0))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "blocks must not be NULL, num_blocks not below 0");
+    if (num_blocks > INT32_MAX)
+        return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "%" PRId64 " blocks", num_blocks);
+    for (int64_t i = 0; i < num_blocks; i++)
+        PCL_TRY(pcl_cache_check_block(cache, "entry", i, blocks[i]));
+    pcl_chain chain;
+    PCL_TRY(pcl_chain_begin(&chain, cache->device, queue, num_events, events));
+    pagedcl_status status = PAGEDCL_SUCCESS;
+    if (num_blocks > 0)
+        status = upload_and_enqueue(cache, &chain, blocks, num_blocks, true);
     return pcl_chain_end(&chain, status, event);
 }
 
@@ -95,7 +143,7 @@ static pagedcl_status check_blocks(pagedcl_cache *cache, const int32_t *blocks, 
     pagedcl_status status = PAGEDCL_SUCCESS;
     int64_t marked = 0;
     for (; marked < num_blocks && status == PAGEDCL_SUCCESS; marked++) {
-        status = check_block(cache, "entry", marked, blocks[marked]);
+        status = pcl_cache_check_block(cache, "entry", marked, blocks[marked]);
         if (status != PAGEDCL_SUCCESS)
             break;
         if (once && cache->marks[blocks[marked]] != 0)

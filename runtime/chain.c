@@ -73,7 +73,9 @@ pagedcl_status pcl_chain_wait(pcl_chain *chain, cl_event event) {
     /* The list so far first, so that it need not be copied to add one event to it. */
     if (chain->num_wait > 0)
         PCL_TRY(barrier(chain, chain->num_wait, chain->wait));
-    return barrier(chain, 1, &event);
+    /* Behind two barriers PoCL makes commands wait for the second one alone, so that must wait for the first. */
+    const cl_event both[2] = {event, chain->last};
+    return barrier(chain, chain->last != NULL ? 2 : 1, both);
 }
 
 cl_event pcl_chain_last(pcl_chain *chain) {

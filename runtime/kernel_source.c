@@ -15,7 +15,9 @@
     X(attn_varlen)  \
     X(cache_copy)   \
     X(cache_gather) \
+    X(cache_wipe)   \
     X(cache_write)  \
+    X(host_pool)    \
     X(merge)
 
 #define DECLARE_SOURCE(kernel) extern const char pcl_source_##kernel[];

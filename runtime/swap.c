@@ -11,7 +11,7 @@
 
 pagedcl_status pcl_host_tier_create(pagedcl_blocks *blocks, int32_t num_blocks) {
     pcl_host_tier *host = &blocks->host;
-    host->ready = host->waiting = host->last_waiting = -1;
+    host->ready = host->waiting = host->last_waiting = host->unwiped = -1;
     if (num_blocks == 0)
         return PAGEDCL_SUCCESS;
     host->next = calloc((size_t)num_blocks, sizeof *host->next);
@@ -45,12 +45,24 @@ static void make_ready(pcl_host_tier *host, int32_t block) {
     host->num_ready++;
 }
 
+/* The block is free, and nothing uses it any more. */
+static void make_free(pagedcl_blocks *blocks, int32_t block) {
+    pcl_host_tier *host = &blocks->host;
+    if (!blocks->wipe) {
+        make_ready(host, block);
+        return;
+    }
+    host->next[block] = host->unwiped;
+    host->unwiped = block;
+    blocks->stats.host_unwiped++;
+}
+
 void pcl_host_block_release(pagedcl_blocks *blocks, int32_t block, uint64_t fence) {
     pcl_host_tier *host = &blocks->host;
     blocks->stats.host_used--;
     blocks->stats.host_free++;
     if (fence <= blocks->reached) {
-        make_ready(host, block);
+        make_free(blocks, block);
         return;
     }
     int32_t last = host->last_waiting;
@@ -65,25 +77,45 @@ void pcl_host_tier_reached(pagedcl_blocks *blocks) {
     while (host->waiting >= 0 && host->fences[host->waiting] <= blocks->reached) {
         int32_t block = host->waiting;
         host->waiting = host->next[block];
-        make_ready(host, block);
+        make_free(blocks, block);
     }
     if (host->waiting < 0)
         host->last_waiting = -1;
 }
 
+pagedcl_status pagedcl_blocks_wipe_host(pagedcl_blocks *blocks, int32_t *wiped, int64_t capacity, int64_t *num_wiped) {
+    if (blocks == NULL || num_wiped == NULL || capacity < 0 || (wiped == NULL && capacity > 0))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "blocks, wiped or num_wiped is NULL, or capacity is %" PRId64,
+                        capacity);
+    pcl_host_tier *host = &blocks->host;
+    int64_t count = 0;
+    for (; count < capacity && host->unwiped >= 0; count++) {
+        int32_t block = host->unwiped;
+        host->unwiped = host->next[block];
+        blocks->stats.host_unwiped--;
+        make_ready(host, block);
+        wiped[count] = block;
+    }
+    *num_wiped = count;
+    return PAGEDCL_SUCCESS;
+}
+
 pagedcl_status pcl_host_tier_check(const pagedcl_blocks *blocks) {
     const pcl_host_tier *host = &blocks->host;
-    int64_t ready = 0, waiting = 0;
+    int64_t ready = 0, waiting = 0, unwiped = 0;
     for (int32_t block = host->ready; block >= 0 && ready <= blocks->stats.host_total; block = host->next[block])
         ready++;
     for (int32_t block = host->waiting; block >= 0 && waiting <= blocks->stats.host_total; block = host->next[block])
         waiting++;
-    if (ready != host->num_ready || ready + waiting != blocks->stats.host_free ||
+    for (int32_t block = host->unwiped; block >= 0 && unwiped <= blocks->stats.host_total; block = host->next[block])
+        unwiped++;
+    if (ready != host->num_ready || unwiped != blocks->stats.host_unwiped ||
+        ready + waiting + unwiped != blocks->stats.host_free ||
         blocks->stats.host_free + blocks->stats.host_used != blocks->stats.host_total)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
                         "broken: of %" PRId64 " blocks of the host tier, %" PRId64 " are ready, %" PRId64
-                        " wait and %" PRId64 " are used",
-                        blocks->stats.host_total, ready, waiting, blocks->stats.host_used);
+                        " wait, %" PRId64 " are to be wiped and %" PRId64 " are used",
+                        blocks->stats.host_total, ready, waiting, unwiped, blocks->stats.host_used);
     return PAGEDCL_SUCCESS;
 }
 
@@ -154,9 +186,9 @@ pagedcl_status pagedcl_blocks_swap_out(pagedcl_blocks *blocks, pagedcl_seq seq, 
                         held, blocks->stats.host_total);
     if (held > blocks->host.num_ready) {
         blocks->stats.out_of_blocks++;
-        return pcl_fail(PAGEDCL_OUT_OF_BLOCKS,
-                        "swapping out needs %" PRId64 " blocks of the host tier, %" PRId64 " can be taken", held,
-                        blocks->host.num_ready);
+        return pcl_fail(
+            PAGEDCL_OUT_OF_BLOCKS, "swapping out needs %" PRId64 " blocks of the host tier, %" PRId64 " can be taken%s",
+            held, blocks->host.num_ready, blocks->host.unwiped >= 0 ? "; pagedcl_blocks_wipe_host names more" : "");
     }
     *num_swaps = exchange(blocks, s, fence, swaps);
     return PAGEDCL_SUCCESS;

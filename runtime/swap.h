@@ -11,6 +11,7 @@ typedef struct pcl_host_tier {
     int32_t ready;    /* free blocks, the last freed one first */
     int64_t num_ready;
     int32_t waiting, last_waiting; /* freed blocks whose fence is not reached, in the order of fences */
+    int32_t unwiped;               /* free blocks to be wiped, the last freed one first */
 } pcl_host_tier;
 
 pagedcl_status pcl_host_tier_create(pagedcl_blocks *blocks, int32_t num_blocks);

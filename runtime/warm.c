@@ -28,7 +28,8 @@ static pagedcl_status launch_cache(pagedcl_cache *cache, pcl_chain *chain) {
                                     &(pagedcl_tensor){.mem = any}, PAGEDCL_FLOAT32, any, 0, 0));
     PCL_TRY(pcl_cache_enqueue_gather(cache, chain, 0, any, 0, &(pagedcl_tensor){.mem = any},
                                      &(pagedcl_tensor){.mem = any}));
-    return pcl_cache_enqueue_copy(cache, chain, 0, any, 0, 0);
+    PCL_TRY(pcl_cache_enqueue_copy(cache, chain, 0, any, 0, 0));
+    return pcl_cache_enqueue_wipe(cache, chain, 0, any, 0, 0);
 }
 
 pagedcl_status pcl_warm_cache(pagedcl_cache *cache) {

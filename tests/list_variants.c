@@ -10,7 +10,7 @@
 
 #include <pagedcl/attn.h>
 #include <pagedcl/attn_gather.h>
-#include <pagedcl/cache.h>
+#include <pagedcl/host_pool.h>
 #include <pagedcl/merge.h>
 #include <pagedcl/program.h>
 
@@ -186,7 +186,8 @@ static pagedcl_cache_desc cache_desc(const choice *c) {
     return desc;
 }
 
-/* An operator on a pool, one on packed keys with its baseline where there is one, and the merge of their results. */
+/* An operator on a pool and the pool's host tier, one on packed keys with its baseline where there is one, and the merge
+   of their results. */
 static void list_choice(const choice *c) {
     pagedcl_cache_desc pool = cache_desc(c);
     pagedcl_attn_desc desc = attn_desc(c);
@@ -208,6 +209,12 @@ static void list_choice(const choice *c) {
     }
     pagedcl_attn_destroy(attn);
     check(pagedcl_cache_create(&device, &pool, &cache));
+    pagedcl_host_pool_desc host_desc = PAGEDCL_HOST_POOL_DESC_INIT;
+    pagedcl_host_pool *host = NULL;
+    host_desc.num_blocks = 1;
+    host_desc.memory = &object; /* nothing is moved */
+    check(pagedcl_host_pool_create(cache, &host_desc, &host));
+    pagedcl_host_pool_destroy(host);
     desc.cache = cache;
     desc.kv_dtype = PAGEDCL_DTYPE_DEFAULT;
     check(pagedcl_attn_create(&device, &desc, &attn));

@@ -350,6 +350,21 @@ Test(stub_cache, copy_survives_every_failure) {
     exhaust_upload((operation){.name = "pagedcl_cache_copy_blocks", .call = call_copy});
 }
 
+static pagedcl_status call_wipe(void *at) {
+    scene *s = at;
+    size_t block = BLOCK_SIZE * s->before.row_bytes;
+    for (int32_t layer = 0; layer < LAYERS; layer++)
+        for (int i = 0; i < NUM_CHOSEN; i++) {
+            memset(pool_model_k(&s->after, layer, chosen[i] * BLOCK_SIZE), 0, block);
+            memset(pool_model_v(&s->after, layer, chosen[i] * BLOCK_SIZE), 0, block);
+        }
+    return pagedcl_cache_wipe_blocks(s->cache, NULL, chosen, NUM_CHOSEN, 0, NULL, &s->event);
+}
+
+Test(stub_cache, wipe_survives_every_failure) {
+    exhaust_upload((operation){.name = "pagedcl_cache_wipe_blocks", .call = call_wipe});
+}
+
 static pagedcl_status call_upload(void *at) {
     scene *s = at;
     static unsigned char k[NUM_CHOSEN * BLOCK_SIZE * HEAD_DIM * sizeof(float)], v[sizeof(k)];

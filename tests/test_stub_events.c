@@ -61,8 +61,8 @@ static void expect_result(scene *s) {
 /* ---- calls with an event ---- */
 
 /* One call of each function that gives an event; `nothing`: with nothing to do. */
-enum { WRITE, GATHER, COPY, UPLOAD, DOWNLOAD, RUN, NUM_CALLS };
-static const char *const call_names[NUM_CALLS] = {"write", "gather", "copy", "upload", "download", "run"};
+enum { WRITE, GATHER, COPY, WIPE, UPLOAD, DOWNLOAD, RUN, NUM_CALLS };
+static const char *const call_names[NUM_CALLS] = {"write", "gather", "copy", "wipe", "upload", "download", "run"};
 
 static pagedcl_status call(scene *s, int which, bool nothing, cl_command_queue queue, cl_event *event) {
     static unsigned char host[2][1 << 16];
@@ -79,6 +79,8 @@ static pagedcl_status call(scene *s, int which, bool nothing, cl_command_queue q
         return pagedcl_cache_gather(cache, queue, 0, table, 1, seqlens, 1, &out, &out, 0, NULL, event);
     case COPY:
         return pagedcl_cache_copy_blocks(cache, queue, pair, nothing ? 0 : 1, 0, NULL, event);
+    case WIPE:
+        return pagedcl_cache_wipe_blocks(cache, queue, blocks, nothing ? 0 : 1, 0, NULL, event);
     case UPLOAD:
         return pagedcl_cache_upload_blocks(cache, queue, 0, blocks, nothing ? 0 : 1, host[0], host[1], 0, NULL, event);
     case DOWNLOAD:

@@ -147,6 +147,55 @@ Test(swap, b95_cancelled_while_on_its_way) {
     manager_destroy(blocks);
 }
 
+/* What a tenant left in the host tier is wiped, too, when nothing uses it any more. */
+Test(swap, b142_host_blocks_are_wiped_before_they_are_taken) {
+    pagedcl_blocks *blocks =
+        manager_create((pagedcl_blocks_desc){.num_blocks = 8, .block_size = 4, .num_host_blocks = 3, .wipe = 1});
+    pagedcl_block_swap swaps[MAX_SWAPS];
+    int32_t wiped[3];
+    int64_t number = -1;
+    pagedcl_seq tenant = manager_sequence(blocks, 12), next = manager_sequence(blocks, 4);
+    swap_out(blocks, tenant, 1, swaps);
+    int32_t first = swaps[0].host_block, last = swaps[2].host_block;
+    OK(pagedcl_blocks_seq_free(blocks, tenant));
+    OK(pagedcl_blocks_wipe_host(blocks, wiped, 3, &number));
+    cr_assert_eq(number, 0, "they are still written");
+    OK(pagedcl_blocks_reached(blocks, 1));
+    pagedcl_blocks_stats stats = manager_stats(blocks);
+    cr_assert(stats.host_free == 3 && stats.host_unwiped == 3);
+    FAILS(pagedcl_blocks_swap_out(blocks, next, 2, swaps, MAX_SWAPS, &number), OUT_OF_BLOCKS);
+    cr_assert(strstr(pagedcl_last_error(), "pagedcl_blocks_wipe_host"), "%s", pagedcl_last_error());
+    OK(pagedcl_blocks_wipe_host(blocks, wiped, 2, &number));
+    cr_assert(number == 2 && wiped[0] != wiped[1]);
+    cr_assert_eq(manager_stats(blocks).host_unwiped, 1);
+    swap_out(blocks, next, 2, swaps);
+    cr_assert(swaps[0].host_block == wiped[0] || swaps[0].host_block == wiped[1]);
+    OK(pagedcl_blocks_wipe_host(blocks, wiped + 2, 1, &number));
+    cr_assert_eq(number, 1);
+    cr_assert_eq(wiped[0] + wiped[1] + wiped[2], 0 + 1 + 2, "each of them once, from %d to %d", first, last);
+
+    /* Coming back leaves a copy on the host. */
+    OK(pagedcl_blocks_reached(blocks, 2));
+    swap_in(blocks, next, 3, swaps);
+    OK(pagedcl_blocks_wipe_host(blocks, wiped, 3, &number));
+    cr_assert_eq(number, 0);
+    OK(pagedcl_blocks_reached(blocks, 3));
+    OK(pagedcl_blocks_wipe_host(blocks, wiped, 3, &number));
+    cr_assert(number == 1 && wiped[0] == swaps[0].host_block);
+    FAILS(pagedcl_blocks_wipe_host(NULL, wiped, 3, &number), INVALID_ARGUMENT);
+    FAILS(pagedcl_blocks_wipe_host(blocks, NULL, 3, &number), INVALID_ARGUMENT);
+    FAILS(pagedcl_blocks_wipe_host(blocks, wiped, -1, &number), INVALID_ARGUMENT);
+    FAILS(pagedcl_blocks_wipe_host(blocks, wiped, 3, NULL), INVALID_ARGUMENT);
+    manager_destroy(blocks);
+
+    blocks = create(8, 3);
+    swap_out(blocks, manager_sequence(blocks, 12), 1, swaps);
+    OK(pagedcl_blocks_reached(blocks, 1));
+    OK(pagedcl_blocks_wipe_host(blocks, wiped, 3, &number));
+    cr_assert_eq(number, 0, "nobody asked for it");
+    manager_destroy(blocks);
+}
+
 Test(swap, b103_back_into_whatever_is_free) {
     pagedcl_blocks *blocks = create(8, 4);
     pagedcl_block_swap swaps[MAX_SWAPS];

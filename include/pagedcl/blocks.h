@@ -12,11 +12,12 @@
  * Refcounts say how many tables point at a block: 1 on allocation, +1 on sharing, -1 on release. A block without
  * references is free, or cached when its tokens are known: then it can be found again by them until its memory is
  * needed (prefix.h). A write into a block that has more than one reference, or is known by its tokens, first copies it
- * (copy-on-write): append names the copies that must be enqueued on the device (pagedcl_cache_copy_blocks of the
- * group's cache) before anything is written.
+ * (copy-on-write): append names the copies that must be enqueued on the device (pagedcl_actions_enqueue, or
+ * pagedcl_cache_copy_blocks of the group's cache) before anything is written.
  *
  * This header: the pool, sequences, their tables. step.h: steps that commit or roll back, fences, room and victims.
- * prefix.h: the prefix cache. swap.h: host memory and compaction. blocks_report.h: events, text for people.
+ * prefix.h: the prefix cache. swap.h: host memory and compaction. blocks_report.h: events, text for people. What is
+ * named is done on the device by actions.h.
  *
  * Threads: one manager must not be used from two threads at once; different managers are independent.
  * Errors: every function either does all of what it says or changes nothing.
@@ -99,6 +100,8 @@ typedef struct pagedcl_blocks_stats {
     int64_t swapped_out; /* blocks swapped out so far */
     int64_t swapped_in;  /* blocks swapped in so far */
     int64_t compacted;   /* blocks moved by compaction so far */
+
+    int64_t host_unwiped; /* free blocks of the host tier that must be wiped first */
 } pagedcl_blocks_stats;
 #define PAGEDCL_BLOCKS_STATS_INIT \
     { .struct_size = sizeof(pagedcl_blocks_stats) }

@@ -139,6 +139,14 @@ PAGEDCL_API pagedcl_status pagedcl_cache_copy_blocks(pagedcl_cache *cache, cl_co
                                                      cl_event *event);
 
 /*
+ * Fills whole blocks, K and V and scales, with zero bytes in all layers. Elements of a caller's pool that belong to no
+ * row keep what they are. Errors: INVALID_ARGUMENT, INVALID_BLOCK (names the entry).
+ */
+PAGEDCL_API pagedcl_status pagedcl_cache_wipe_blocks(pagedcl_cache *cache, cl_command_queue queue,
+                                                     const int32_t *blocks, int64_t num_blocks, cl_uint num_events,
+                                                     const cl_event *events, cl_event *event);
+
+/*
  * Whole blocks of one layer to and from host memory, as the pool holds them, one behind the other: in k num_blocks times
  * [block_size, num_kv_heads, head_dim] in the pool's dtype (or the pool's other order), with scale_per_row each followed
  * by its scales; in v likewise. Block i of them is physical block blocks[i]; blocks == NULL means 0 .. num_blocks-1.

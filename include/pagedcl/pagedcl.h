@@ -5,7 +5,7 @@
  * An engine's step:
  *   pagedcl_prefix_seq_create      admit a prompt: share what is cached of it
  *   pagedcl_blocks_append          make room for the new tokens; may name blocks to copy
- *   pagedcl_cache_copy_blocks      enqueue those copies
+ *   pagedcl_actions_enqueue        enqueue those copies
  *   pagedcl_plan_varlen / _decode  check and upload the step's batch, once for all layers
  *   pagedcl_attn_run               per layer: store the new keys and values, attend
  *   pagedcl_prefix_record          let the new blocks be found by their tokens
@@ -15,6 +15,7 @@
 #ifndef PAGEDCL_H
 #define PAGEDCL_H
 
+#include <pagedcl/actions.h>
 #include <pagedcl/attn.h>
 #include <pagedcl/blocks.h>
 #include <pagedcl/blocks_file.h>
@@ -22,6 +23,7 @@
 #include <pagedcl/cache.h>
 #include <pagedcl/device.h>
 #include <pagedcl/dtype.h>
+#include <pagedcl/host_pool.h>
 #include <pagedcl/merge.h>
 #include <pagedcl/prefix.h>
 #include <pagedcl/program.h>

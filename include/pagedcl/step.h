@@ -49,8 +49,8 @@ PAGEDCL_API pagedcl_status pagedcl_blocks_reached(pagedcl_blocks *blocks, uint64
 
 /*
  * Names up to `capacity` freed blocks that must be wiped before they are taken again (with the description's `wipe`),
- * the longest freed ones first. The caller wipes them in all layers by commands under `fence`, after which they can be
- * taken. With `wipe`, evicting a cached block gives no block that can be taken at once: see pagedcl_prefix_evict.
+ * the longest freed ones first. The caller wipes them in all layers of every group by commands under `fence`, after which
+ * they can be taken. With `wipe`, evicting a cached block gives no block that can be taken at once: see pagedcl_prefix_evict.
  */
 PAGEDCL_API pagedcl_status pagedcl_blocks_wipe(pagedcl_blocks *blocks, uint64_t fence, int32_t *wiped, int64_t capacity,
                                                int64_t *num_wiped);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Moving blocks: sequences to host memory and back, and blocks together at the front of the pool. The manager decides
- * and keeps the books; the caller owns the memory of the host tier (num_host_blocks of the description) and enqueues
- * the transfers that are named, under a fence (step.h) that it chooses beforehand. Sources and targets are not used
+ * and keeps the books; the caller owns the memory of the host tier (num_host_blocks of the description; host_pool.h has
+ * an object for it) and enqueues the transfers that are named (actions.h does), under a fence (step.h) that it chooses
+ * beforehand. Sources and targets are not used
  * otherwise until that fence is reached. A transfer that fails is reached too: the caller then frees the sequence.
  */
 #ifndef PAGEDCL_SWAP_H
@@ -41,6 +42,14 @@ PAGEDCL_API pagedcl_status pagedcl_blocks_swap_in(pagedcl_blocks *blocks, pagedc
 
 /* How many transfers a swap of the sequence names, either way. Errors: INVALID_HANDLE. */
 PAGEDCL_API pagedcl_status pagedcl_blocks_swap_size(const pagedcl_blocks *blocks, pagedcl_seq seq, int64_t *num_swaps);
+
+/*
+ * Names up to `capacity` freed blocks of the host tier that must be wiped before they are taken again (with the
+ * description's `wipe`). Nothing uses them any more: the caller fills them with zeros before its next call of the
+ * manager (pagedcl_host_pool_wipe), and they can be taken.
+ */
+PAGEDCL_API pagedcl_status pagedcl_blocks_wipe_host(pagedcl_blocks *blocks, int32_t *wiped, int64_t capacity,
+                                                    int64_t *num_wiped);
 
 /*
  * Moves up to `capacity` blocks in use from the end of the pool to free blocks at its front, and changes all tables at

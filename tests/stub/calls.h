@@ -18,8 +18,10 @@
     X(clCreateSubBuffer)            \
     X(clCreateUserEvent)            \
     X(clEnqueueBarrierWithWaitList) \
+    X(clEnqueueMapBuffer)           \
     X(clEnqueueNDRangeKernel)       \
     X(clEnqueueReadBuffer)          \
+    X(clEnqueueUnmapMemObject)      \
     X(clEnqueueWriteBuffer)         \
     X(clFinish)                     \
     X(clFlush)                      \

@@ -56,7 +56,7 @@ size_t stub_count_commands(void);
 
 /*
  * The n-th call of a function, or of any with STUB_ANY_CALL, returns `code` and does nothing; n counts from 1 at the
- * next stub_watch, and 0 means each. A release, a wait and a flush are done all the same: the caller has no second
+ * next stub_watch, and 0 means each. A release, an unmap, a wait and a flush are done all the same: the caller has no second
  * try, and memory that a command still uses must not be freed under it.
  */
 void stub_fail(stub_call call, size_t n, cl_int code);

@@ -322,6 +322,31 @@ cl_int __wrap_clEnqueueWriteBuffer(cl_command_queue queue, cl_mem buffer, cl_boo
     return leave_command(entry, code, &own, event);
 }
 
+void *__wrap_clEnqueueMapBuffer(cl_command_queue queue, cl_mem buffer, cl_bool blocking, cl_map_flags flags,
+                                size_t offset, size_t size, cl_uint num_wait, const cl_event *wait, cl_event *event,
+                                cl_int *code_out) {
+    stub_entry entry = stub_enter(STUB_clEnqueueMapBuffer, (long long)size, blocking, NULL);
+    cl_event own = NULL;
+    cl_int code = entry.code;
+    void *memory = NULL;
+    if (code == CL_SUCCESS)
+        memory = __real_clEnqueueMapBuffer(queue, buffer, blocking, flags, offset, size, num_wait, wait,
+                                           event != NULL ? &own : NULL, &code);
+    code = leave_command(entry, code, &own, event);
+    if (code_out != NULL)
+        *code_out = code;
+    return memory;
+}
+
+/* Done all the same: the caller has no second try. */
+cl_int __wrap_clEnqueueUnmapMemObject(cl_command_queue queue, cl_mem buffer, void *memory, cl_uint num_wait,
+                                      const cl_event *wait, cl_event *event) {
+    stub_entry entry = enter(STUB_clEnqueueUnmapMemObject);
+    cl_event own = NULL;
+    cl_int code = __real_clEnqueueUnmapMemObject(queue, buffer, memory, num_wait, wait, event != NULL ? &own : NULL);
+    return leave_command(entry, entry.code != CL_SUCCESS ? entry.code : code, &own, event);
+}
+
 cl_int __wrap_clEnqueueBarrierWithWaitList(cl_command_queue queue, cl_uint num_wait, const cl_event *wait,
                                            cl_event *event) {
     stub_entry entry = enter(STUB_clEnqueueBarrierWithWaitList);

@@ -349,7 +349,9 @@ static void swap(model *m, model_seq *s) {
     m->counts->swaps += num_swaps;
     s->fence = fence > s->fence ? fence : s->fence;
     for (int64_t i = 0; i < num_swaps; i++) {
-        if (!out)
+        if (out)
+            model_check_taken_host(m, swaps[i].group, swaps[i].host_block);
+        else
             model_check_taken(m, swaps[i].group, swaps[i].block);
         model_defer(m, (model_deferred){.kind = out ? MODEL_DOWNLOAD : MODEL_UPLOAD,
                                         .fence = fence,
@@ -402,6 +404,12 @@ static void wipe(model *m) {
         for (int32_t g = 0; g < m->num_groups; g++)
             memset(&m->pool[g][wiped[i] * m->group[g].block_size], 0,
                    (size_t)m->group[g].block_size * sizeof(uint64_t));
+    m->counts->wipes += num_wiped;
+    MUST(pagedcl_blocks_wipe_host(m->blocks, wiped, 1 + below(m, MODEL_BLOCKS), &num_wiped));
+    for (int64_t i = 0; i < num_wiped; i++)
+        for (int32_t g = 0; g < m->num_groups; g++)
+            memset(&m->host[g][wiped[i] * m->group[g].block_size], 0,
+                   (size_t)m->group[g].block_size * sizeof m->host[g][0]);
     m->counts->wipes += num_wiped;
 }
 

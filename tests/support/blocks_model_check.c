@@ -127,6 +127,12 @@ void model_check_taken(const model *m, int32_t g, int32_t block) {
         CHECK(m->pool[g][block * m->group[g].block_size + i] == 0, "block %" PRId32 " was not wiped", block);
 }
 
+void model_check_taken_host(const model *m, int32_t g, int32_t host_block) {
+    for (int32_t i = 0; i < m->group[g].block_size && m->wipe; i++)
+        CHECK(m->host[g][host_block * m->group[g].block_size + i] == 0, "host block %" PRId32 " was not wiped",
+              host_block);
+}
+
 /* What is cached of the prompt, by brute force over what events told. */
 int64_t model_expected_hit(const model *m, const model_seq *s, int64_t num_tokens, int32_t min_partial) {
     int64_t units = 0;

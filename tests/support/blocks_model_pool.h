@@ -128,6 +128,7 @@ void model_listen(void *user, const pagedcl_block_event *event);
 
 /* A block that was just taken is clean where that is promised. */
 void model_check_taken(const model *m, int32_t group, int32_t block);
+void model_check_taken_host(const model *m, int32_t group, int32_t host_block);
 
 /* What is cached of the first num_tokens tokens, by brute force over what events told. */
 int64_t model_expected_hit(const model *m, const model_seq *s, int64_t num_tokens, int32_t min_partial);

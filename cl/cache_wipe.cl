@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fills whole blocks of a pool with zeros: block i of the launch is blocks[2i]. One work-item fills 8 elements of K and
+ * of V of one token and head. Launch: one dimension of num_blocks * BLOCK_SIZE * NUM_KV_HEADS * ROW_VECTORS work-items
+ * or more.
+ */
+#include "lib/pool.h"
+
+static void wipe8(pool_row to, int d, int dim) {
+    for (int j = d; j < min(d + 8, dim); j++)
+        to.base[to.at + j] = 0;
+#if KV_STORED_SCALES
+    if (d == 0)
+        *to.scale = 0;
+#endif
+}
+
+__kernel void cache_wipe(POOL_PARAMS, const __global int *blocks, long blocks_offset, long num_blocks) {
+    long i = (long)get_global_id(0);
+    long index = i / ((long)BLOCK_SIZE * NUM_KV_HEADS * ROW_VECTORS);
+    if (index >= num_blocks)
+        return;
+    int kv_head = (int)(i / ROW_VECTORS % NUM_KV_HEADS);
+    int token = (int)(i / (ROW_VECTORS * NUM_KV_HEADS) % BLOCK_SIZE);
+    int d = (int)(i % ROW_VECTORS) * 8;
+    int block = blocks[blocks_offset + 2 * index];
+    pool keys = POOL_KEYS;
+    pool values = POOL_VALUES;
+    wipe8(pool_row_at(&keys, block, token, kv_head), d, HEAD_DIM);
+    if (!V_IN_K)
+        wipe8(pool_row_at(&values, block, token, kv_head), d, HEAD_DIM_V);
+}

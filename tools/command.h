@@ -18,6 +18,7 @@ typedef struct command {
     int (*run)(int argc, char **argv); /* argv[0] is "pagedcl NAME"; returns an exit status */
 } command;
 
+extern const command command_bench;
 extern const command command_devices;
 extern const command command_generate;
 extern const command command_replay;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 static const command *const commands[] = {
+    &command_bench,
     &command_devices,
     &command_generate,
     &command_replay,

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700 /* nftw, mkdtemp */
 
 #include "temp_folder.h"
 
 #include "fixture.h"
 
 #include <criterion/criterion.h>
-#include <dirent.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 char *temp_folder_create(void) {
     const char *parent = getenv("TMPDIR");
@@ -24,14 +23,12 @@ char *temp_folder_create(void) {
     return path;
 }
 
+static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *place) {
+    (void)status, (void)kind, (void)place;
+    return remove(path);
+}
+
 void temp_folder_remove(char *path) {
-    DIR *folder = opendir(path);
-    cr_assert(folder, "cannot open %s", path);
-    for (struct dirent *entry; (entry = readdir(folder));) {
-        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
-            cr_assert_eq(unlinkat(dirfd(folder), entry->d_name, 0), 0, "cannot remove %s/%s", path, entry->d_name);
-    }
-    closedir(folder);
-    cr_assert_eq(rmdir(path), 0, "cannot remove %s", path);
+    cr_assert_eq(nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS), 0, "cannot remove %s", path);
     free(path);
 }

@@ -6,7 +6,7 @@
 /* The path of a new, empty folder. */
 char *temp_folder_create(void);
 
-/* Removes the folder and the files in it, and frees the path. */
+/* Removes the folder with all that is in it, and frees the path. */
 void temp_folder_remove(char *path);
 
 #endif

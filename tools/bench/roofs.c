@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "roofs.h"
+
+#include <math.h>
+
+/* A launch of one of the kernels. */
+typedef struct roof {
+    const bench_rig *rig;
+    bench_kernel kernel;
+    bench_argument arguments[3];
+    cl_uint num_arguments;
+    size_t items;
+    size_t group;
+} roof;
+
+static bool enqueue(void *user, cl_event *event, bench_error *error) {
+    const roof *r = user;
+    return bench_launch(r->rig, r->kernel, r->arguments, r->num_arguments, r->items, r->group, event, error);
+}
+
+static bool measure(roof *r, double seconds, bench_timing *timing, bench_error *error) {
+    const bench_rules rules = {.seconds = seconds, .min_samples = 3, .max_samples = 20};
+    const bench_work work = {.enqueue = enqueue, .user = r};
+    return bench_measure(r->rig, &rules, &work, timing, error);
+}
+
+/* Keeps the better rate; NaN is no rate. */
+static void keep_best(double *best, double amount, double seconds) {
+    double rate = amount / seconds;
+    if (isfinite(rate) && !(rate <= *best))
+        *best = rate;
+}
+
+/* Work-groups for each compute unit. Where a work-item has its own stretch, it is a work-group. */
+static const size_t groups_per_unit[] = {1, 2, 4, 8, 16};
+enum { NUM_GROUPS = sizeof groups_per_unit / sizeof groups_per_unit[0] };
+
+/* Of a kernel that touches `bytes` of `in`, `traffic` bytes for each of these. */
+static bool measure_memory(const bench_rig *rig, bench_kernel kernel, cl_mem first, cl_mem second, uint64_t bytes,
+                           double traffic, double seconds, double *best, bench_error *error) {
+    cl_uint seed = 0;
+    for (int i = 0; i < NUM_GROUPS; i++) {
+        size_t group = rig->is_cpu ? 1 : bench_group(rig, 256);
+        size_t items = groups_per_unit[i] * rig->info.compute_units * group;
+        cl_ulong count = bytes / (rig->is_cpu ? 64 : 16) / (4 * items) * (4 * items);
+        if (count == 0)
+            continue;
+        roof r = {.rig = rig, .kernel = kernel, .num_arguments = 3, .items = items, .group = group};
+        r.arguments[0] = (bench_argument)BENCH_ARGUMENT(first);
+        r.arguments[1] = (bench_argument)BENCH_ARGUMENT(count);
+        r.arguments[2] = (bench_argument)BENCH_ARGUMENT(second);
+        if (kernel == BENCH_WRITE)
+            r.arguments[2] = (bench_argument)BENCH_ARGUMENT(seed);
+        bench_timing timing;
+        if (!measure(&r, seconds / NUM_GROUPS, &timing, error))
+            return false;
+        keep_best(best, traffic * (double)count * (rig->is_cpu ? 64 : 16), timing.last.median);
+    }
+    return true;
+}
+
+/* Four times the caches, so that what they keep of it from run to run does not count. */
+static uint64_t memory_bytes(const bench_rig *rig) {
+    uint64_t most = rig->info.global_memory / 8, bytes = 4 * rig->flush_bytes;
+    if (most > rig->info.max_allocation)
+        most = rig->info.max_allocation;
+    if (rig->is_cpu)
+        bytes = 2 * rig->flush_bytes;
+    return bytes < most ? bytes : most;
+}
+
+static bool measure_bandwidths(const bench_rig *rig, double seconds, bench_roofs *roofs, bench_error *error) {
+    uint64_t bytes = memory_bytes(rig);
+    cl_mem a = bench_buffer(rig, bytes, error);
+    cl_mem b = a != NULL ? bench_buffer(rig, bytes / 2, error) : NULL;
+    bool ok = b != NULL && measure_memory(rig, BENCH_WRITE, a, NULL, bytes, 1, seconds, &roofs->write, error) &&
+              measure_memory(rig, BENCH_READ, a, rig->sink, bytes, 1, seconds, &roofs->read, error) &&
+              measure_memory(rig, BENCH_COPY, a, b, bytes / 2, 2, seconds, &roofs->copy, error);
+    if (a != NULL)
+        clReleaseMemObject(a);
+    if (b != NULL)
+        clReleaseMemObject(b);
+    return ok;
+}
+
+/* operations: of one round of a work-item. The rounds are doubled until a run takes long enough to be measured well. */
+static bool measure_rate(const bench_rig *rig, bench_kernel kernel, double operations, double seconds, double *rate,
+                         bench_error *error) {
+    if (rig->kernels[kernel] == NULL)
+        return true;
+    cl_int rounds = 128;
+    cl_float start = 0.001f;
+    roof r = {.rig = rig, .kernel = kernel, .num_arguments = 3};
+    r.group = rig->is_cpu ? 1 : bench_group(rig, 256);
+    r.items = rig->info.compute_units * r.group * (rig->is_cpu ? 4 : 8);
+    r.arguments[0] = (bench_argument)BENCH_ARGUMENT(rig->sink);
+    r.arguments[1] = (bench_argument)BENCH_ARGUMENT(rounds);
+    r.arguments[2] = (bench_argument)BENCH_ARGUMENT(start);
+    bench_timing timing = bench_timing_none();
+    do {
+        if (!measure(&r, seconds / 8, &timing, error))
+            return false;
+    } while (!(timing.last.median > 2e-3) && rounds < 1 << 24 && (rounds *= 4));
+    if (!measure(&r, seconds, &timing, error))
+        return false;
+    keep_best(rate, operations * rounds * (double)r.items, timing.last.median);
+    return true;
+}
+
+static bool measure_launch(const bench_rig *rig, double seconds, bench_roofs *roofs, bench_error *error) {
+    roof r = {.rig = rig, .kernel = BENCH_NOTHING, .num_arguments = 1, .items = 1, .group = 1};
+    r.arguments[0] = (bench_argument)BENCH_ARGUMENT(rig->sink);
+    const bench_work work = {.enqueue = enqueue, .user = &r};
+    const bench_rules rules = {.seconds = seconds, .min_samples = 5, .max_samples = 200};
+    bench_timing timing;
+    if (!bench_measure(rig, &rules, &work, &timing, error))
+        return false;
+    roofs->launch = timing.host.median;
+    double waits[64];
+    for (int i = 0; i < 64; i++) {
+        double begin = bench_now();
+        if (!enqueue(&r, NULL, error) || !bench_try_opencl(error, clFinish(rig->queue), "clFinish"))
+            return false;
+        waits[i] = bench_now() - begin;
+    }
+    roofs->launch_and_wait = bench_spread_of(waits, 64).median;
+    return true;
+}
+
+bool bench_roofs_measure(const bench_rig *rig, double seconds, bench_roofs *roofs, bench_error *error) {
+    *roofs = (bench_roofs){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
+    double chains = 20 * (double)rig->fma_width;
+    return measure_bandwidths(rig, seconds, roofs, error) &&
+           measure_rate(rig, BENCH_MULTIPLY_ADD, chains, seconds, &roofs->multiply_add, error) &&
+           measure_rate(rig, BENCH_MULTIPLY_ADD_HALF, chains, seconds, &roofs->multiply_add_half, error) &&
+           measure_rate(rig, BENCH_MATRIX_MULTIPLY, 32768.0 / 32, seconds, &roofs->matrix, error) &&
+           measure_launch(rig, seconds, roofs, error);
+}

@@ -38,8 +38,9 @@ static void take_log(void *user, pagedcl_log_level level, const char *message) {
 
 static bool build(bench_rig *rig, bool with_mma, cl_program *program, bench_error *error) {
     char options[96];
-    snprintf(options, sizeof options, "-cl-std=CL1.2 -DCONTIGUOUS=%d -DFMA_WIDTH=%zu -DWITH_NV_MMA=%d", rig->is_cpu,
-             rig->fma_width, with_mma);
+    /* A strict standard may know no asm. */
+    snprintf(options, sizeof options, "%s-DCONTIGUOUS=%d -DFMA_WIDTH=%zu -DWITH_NV_MMA=%d",
+             with_mma ? "" : "-cl-std=CL1.2 ", rig->is_cpu, rig->fma_width, with_mma);
     pagedcl_program_desc desc = {.name = "bench", .source = pcl_source_bench, .options = options};
     return bench_try(error, pagedcl_programs_build(rig->device, &desc, 1, program), "kernels of the benchmark");
 }

@@ -63,7 +63,7 @@ typedef struct pagedcl_cache_desc {
                                    buffers */
     int32_t head_dim_v;         /* 0: head_dim */
     int32_t v_in_k;        /* 1, for latent attention: V of a token is the first head_dim_v elements of its K row, and
-                                   is not stored again. Functions then take no v */
+                                   is not stored again. Functions then take no v, but for gather, which gives it */
     pagedcl_layout layout; /* of a pool that the library allocates */
     const pagedcl_pool_buffers *buffers; /* [num_layers], the caller's own; retained, the array is copied. NULL: the
                                             library allocates. Sub-buffers are welcome */

@@ -7,7 +7,8 @@
 #error "GROUP is not defined"
 #endif
 
-/* The sum of `value` over the work-group, for each of its work-items. */
+/* The sum of `value` over the work-group, for each of its work-items. Global memory that any of them read before, each
+   may write after. */
 float group_sum(float value, __local float *partial) {
     const int item = (int)get_local_id(0);
     barrier(CLK_LOCAL_MEM_FENCE); /* the sum before may still be read */
@@ -17,7 +18,7 @@ float group_sum(float value, __local float *partial) {
         if (item < half_size)
             partial[item] += partial[item + half_size];
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
+    barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
     return partial[0];
 }
 

@@ -10,6 +10,7 @@
 #define WITH_SOFTCAP 0
 #define WITH_ALIBI 0
 #define WITH_TREE 0
+#define WITH_GUARD 0
 #define ROTARY_DIM 0
 #define ROTARY_INTERLEAVED 0
 #define TUNE_ROWS 1

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stores rows of k and v into slots of a pool, converted to the pool's dtype: row t to slots[t], -1 skips.
+ * Stores rows of k and v into slots of a pool, converted to the pool's dtype: row t to slots[t], -1 skips. Other slots
+ * that the pool does not have are counted in faults[1], once a row, and skipped.
  * One work-item moves 8 elements of K and of V of one head. Launch: one dimension of num_slots * NUM_KV_HEADS * ROW_VECTORS
  * work-items or more, ROW_VECTORS = ceil(max(HEAD_DIM, HEAD_DIM_V) / 8).
  */
@@ -42,16 +43,20 @@ static void write_row(const __global uchar *from, long at, int dtype, pool_row t
 
 /* layouts: x offset, y token stride, z head stride, in elements. slots starts slots_offset elements into its buffer. */
 __kernel void cache_write(const __global uchar *k, long4 k_layout, const __global uchar *v, long4 v_layout, int dtype,
-                          const __global long *slots, long slots_offset, long num_slots, POOL_PARAMS) {
+                          const __global long *slots, long slots_offset, long num_slots, int num_blocks, __global uint *faults,
+            POOL_PARAMS) {
     long i = (long)get_global_id(0);
     long t = i / (NUM_KV_HEADS * ROW_VECTORS);
     if (t >= num_slots)
         return;
     long slot = slots[slots_offset + t];
-    if (slot < 0)
-        return;
     int kv_head = (int)(i / ROW_VECTORS % NUM_KV_HEADS);
     int d = (int)(i % ROW_VECTORS) * 8;
+    if (slot < 0 || slot >= (long)num_blocks * BLOCK_SIZE) {
+        if (slot != -1 && kv_head == 0 && d == 0)
+            atomic_inc(&faults[1]);
+        return;
+    }
     int block = (int)(slot / BLOCK_SIZE);
     int token = (int)(slot % BLOCK_SIZE);
     pool keys = POOL_KEYS;

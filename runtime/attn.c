@@ -14,10 +14,8 @@
 enum { MAX_HEAD_DIM = 576, SMALL_WORK_GROUP = 64, WORK_ITEMS_OF_A_THREAD = 16 };
 
 static const char *const kernel_names[PCL_ATTN_KERNELS] = {
-    [PCL_ATTN_VARLEN] = "attn_varlen",
-    [PCL_ATTN_DECODE] = "attn_decode",
-    [PCL_ATTN_MERGE] = "attn_merge",
-    [PCL_ATTN_APPEND] = "attn_append",
+    [PCL_ATTN_VARLEN] = "attn_varlen", [PCL_ATTN_DECODE] = "attn_decode", [PCL_ATTN_MERGE] = "attn_merge",
+    [PCL_ATTN_APPEND] = "attn_append", [PCL_ATTN_TABLES] = "attn_tables",
 };
 
 /* A field that the cache gives: 0 or the same. */
@@ -120,6 +118,9 @@ static pagedcl_status read_desc(const pagedcl_device *device, const pagedcl_attn
             return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "the cache is on another pagedcl_device");
         PCL_TRY(take_from_cache(own));
     }
+    PCL_TRY(check_flag("device_tables", own->device_tables));
+    if (own->device_tables && own->cache == NULL)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "device_tables needs a cache");
     PCL_TRY(read_shape(own));
     PCL_TRY(read_scores(own));
     if (own->paths < PAGEDCL_PATH_ALL || own->paths > PAGEDCL_PATH_DECODE ||
@@ -170,6 +171,7 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     pcl_variant_int(variant, "WITH_ALIBI", desc->has_alibi);
     pcl_variant_int(variant, "WITH_SINKS", desc->has_sinks);
     pcl_variant_int(variant, "WITH_TREE", desc->has_tree);
+    pcl_variant_int(variant, "WITH_GUARD", desc->device_tables);
     pcl_variant_int(variant, "TUNE_ROWS", attn->tuning[which].rows);
     pcl_variant_int(variant, "TUNE_KEYS", attn->tuning[which].keys);
     bool small_thread =
@@ -189,12 +191,16 @@ static void name_variants(pagedcl_attn *attn, int32_t work_group) {
     attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc, group < rows ? group : rows, work_group);
     attn->tuning[PCL_ATTN_MERGE] = (pcl_attn_tuning){.work_group = small};
     attn->tuning[PCL_ATTN_APPEND] = (pcl_attn_tuning){.work_group = desc->tier == PAGEDCL_TIER_CPU ? 1 : small};
+    attn->tuning[PCL_ATTN_TABLES] = attn->tuning[PCL_ATTN_APPEND];
     name_attention(attn, PCL_ATTN_VARLEN);
     name_attention(attn, PCL_ATTN_DECODE);
     name_shape(attn, PCL_ATTN_MERGE);
     pcl_variant_int(&attn->variants[PCL_ATTN_MERGE], "WITH_SINKS", desc->has_sinks);
     name_shape(attn, PCL_ATTN_APPEND);
     name_rotary(attn, PCL_ATTN_APPEND);
+    pcl_variant_int(&attn->variants[PCL_ATTN_APPEND], "WITH_GUARD", desc->device_tables);
+    if (desc->device_tables)
+        name_shape(attn, PCL_ATTN_TABLES);
 }
 
 /* Whether the operator's plans launch the kernel. */
@@ -206,6 +212,8 @@ static bool is_used(const pagedcl_attn *attn, pcl_attn_kernel which) {
         return varlen;
     case PCL_ATTN_APPEND:
         return varlen && paged;
+    case PCL_ATTN_TABLES:
+        return attn->desc.device_tables != 0;
     default:
         return decode && paged;
     }

@@ -14,6 +14,7 @@ typedef enum pcl_attn_kernel {
     PCL_ATTN_DECODE,
     PCL_ATTN_MERGE,
     PCL_ATTN_APPEND,
+    PCL_ATTN_TABLES,
     PCL_ATTN_KERNELS
 } pcl_attn_kernel;
 

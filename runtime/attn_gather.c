@@ -116,6 +116,7 @@ static pagedcl_status check_plain(const pagedcl_attn_desc *desc) {
                           : desc->has_sinks                        ? "sinks"
                           : desc->rotary_dim != 0                  ? "rotary embedding"
                           : desc->has_tree                         ? "tree masks"
+                          : desc->device_tables                    ? "block tables on the device"
                           : desc->head_dim_v != desc->head_dim     ? "another head_dim for V"
                           : desc->head_dim % 8 != 0                ? "a head_dim that is no multiple of 8"
                           : pagedcl_dtype_size(desc->kv_dtype) < 2 ? "pools of 8-bit elements"

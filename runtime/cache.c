@@ -316,8 +316,10 @@ pagedcl_status pagedcl_cache_create(pagedcl_device *device, const pagedcl_cache_
     cache->desc = own;
     int32_t head_dim = own.head_dim > own.head_dim_v ? own.head_dim : own.head_dim_v;
     cache->row_vectors = (int64_t)own.num_kv_heads * ((head_dim + 7) / 8);
-    pcl_upload_init(&cache->upload, device->context);
+    pcl_upload_init(&cache->upload, device->context, CL_MEM_READ_ONLY);
     pagedcl_status status = make_pool(cache);
+    if (status == PAGEDCL_SUCCESS)
+        status = pcl_faults_create(device, &cache->faults);
     if (status == PAGEDCL_SUCCESS)
         status = build(cache);
     if (status == PAGEDCL_SUCCESS)
@@ -347,6 +349,7 @@ void pagedcl_cache_destroy(pagedcl_cache *cache) {
     if (cache == NULL || atomic_fetch_sub(&cache->references, 1) > 1)
         return;
     pcl_upload_release(&cache->upload);
+    pcl_faults_release(&cache->faults);
     for (int i = 0; i < PCL_CACHE_KERNELS; i++) {
         if (cache->kernels[i] != NULL)
             clReleaseKernel(cache->kernels[i]);

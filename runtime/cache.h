@@ -4,6 +4,7 @@
 
 #include "arguments.h"
 #include "chain.h"
+#include "faults.h"
 #include "upload.h"
 #include "variant.h"
 
@@ -45,6 +46,7 @@ struct pagedcl_cache {
     cl_program programs[PCL_CACHE_KERNELS];
     cl_kernel kernels[PCL_CACHE_KERNELS];
     pcl_upload upload;
+    pcl_faults faults; /* of slots on the device */
     /* Scratch of the checks, all 0 outside calls: a number per block, a bit per slot. */
     int32_t *marks;
     unsigned char *slot_marks;
@@ -67,9 +69,9 @@ pagedcl_status pcl_cache_check_block(const pagedcl_cache *cache, const char *wha
 
 /*
  * Enqueues the write of num_slots rows with slots that are on the device already, from element slots_offset (int64)
- * of a buffer on; tensors are checked and complete. kernel: of PCL_CACHE_WRITE, the caller's alone during the call.
+ * of a buffer on; tensors are checked and complete. Slots that the pool does not have are skipped and counted.
  */
-pagedcl_status pcl_cache_enqueue_write(const pagedcl_cache *cache, pcl_chain *chain, cl_kernel kernel, int32_t layer,
+pagedcl_status pcl_cache_enqueue_write(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer,
                                        const pagedcl_tensor *k, const pagedcl_tensor *v, pagedcl_dtype dtype,
                                        cl_mem slots, int64_t slots_offset, int64_t num_slots);
 

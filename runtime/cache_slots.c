@@ -11,16 +11,18 @@
 #include <inttypes.h>
 #include <string.h>
 
-pagedcl_status pcl_cache_enqueue_write(const pagedcl_cache *cache, pcl_chain *chain, cl_kernel kernel, int32_t layer,
+pagedcl_status pcl_cache_enqueue_write(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer,
                                        const pagedcl_tensor *k, const pagedcl_tensor *v, pagedcl_dtype dtype,
                                        cl_mem slots, int64_t slots_offset, int64_t num_slots) {
-    pcl_arguments arguments = pcl_arguments_of(kernel);
+    pcl_arguments arguments = pcl_arguments_of(cache->kernels[PCL_CACHE_WRITE]);
     pcl_argument_tensor(&arguments, k);
     pcl_argument_tensor(&arguments, v);
     pcl_argument_int(&arguments, (int32_t)dtype);
     pcl_argument_mem(&arguments, slots);
     pcl_argument_long(&arguments, slots_offset);
     pcl_argument_long(&arguments, num_slots);
+    pcl_argument_int(&arguments, cache->desc.num_blocks);
+    pcl_argument_mem(&arguments, cache->faults.counters);
     pcl_cache_arguments(cache, layer, &arguments);
     return pcl_launch_items(chain, &arguments, num_slots, cache->row_vectors);
 }
@@ -77,21 +79,37 @@ static pagedcl_status check_sides(const pagedcl_cache *cache, const pagedcl_tens
     return PAGEDCL_SUCCESS;
 }
 
+/* The rows of a write. */
+typedef struct rows {
+    pagedcl_tensor k, v; /* complete */
+    pagedcl_dtype dtype; /* no default */
+    int64_t count;
+} rows;
+
+/* Checks the rows of a write into a layer, and fills in what is left out. */
+static pagedcl_status read_rows(const pagedcl_cache *cache, int32_t layer, const pagedcl_tensor *k,
+                                const pagedcl_tensor *v, pagedcl_dtype dtype, int64_t num_slots, rows *own) {
+    PCL_TRY(pcl_cache_check_layer(cache, layer));
+    PCL_TRY(check_sides(cache, k, &v));
+    if (num_slots < 0)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_slots is %" PRId64, num_slots);
+    const pagedcl_cache_desc *desc = &cache->desc;
+    own->count = num_slots;
+    own->dtype = dtype == PAGEDCL_DTYPE_DEFAULT ? desc->dtype : dtype;
+    if (pagedcl_dtype_size(own->dtype) == 0 || pcl_dtype_is_quantized(own->dtype))
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "dtype %d (%s) is not one of k and v's: float32, float16 or bfloat16",
+                        (int)own->dtype, pagedcl_dtype_name(own->dtype));
+    PCL_TRY(pcl_tensor_check("k", k, num_slots, desc->num_kv_heads, desc->head_dim, own->dtype, &own->k));
+    return pcl_tensor_check("v", v, num_slots, desc->num_kv_heads, desc->head_dim_v, own->dtype, &own->v);
+}
+
 pagedcl_status pagedcl_cache_write(pagedcl_cache *cache, cl_command_queue queue, int32_t layer, const pagedcl_tensor *k,
                                    const pagedcl_tensor *v, pagedcl_dtype dtype, const int64_t *slot_mapping,
                                    int64_t num_slots, cl_uint num_events, const cl_event *events, cl_event *event) {
-    PCL_TRY(pcl_cache_check_layer(cache, layer));
-    PCL_TRY(check_sides(cache, k, &v));
-    if (num_slots < 0 || (slot_mapping == NULL && num_slots > 0))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "slot_mapping must not be NULL, num_slots not below 0");
-    if (dtype == PAGEDCL_DTYPE_DEFAULT)
-        dtype = cache->desc.dtype;
-    if (pagedcl_dtype_size(dtype) == 0 || pcl_dtype_is_quantized(dtype))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "dtype %d (%s) is not one of k and v's: float32, float16 or bfloat16",
-                        (int)dtype, pagedcl_dtype_name(dtype));
-    pagedcl_tensor own_k, own_v;
-    PCL_TRY(pcl_tensor_check("k", k, num_slots, cache->desc.num_kv_heads, cache->desc.head_dim, dtype, &own_k));
-    PCL_TRY(pcl_tensor_check("v", v, num_slots, cache->desc.num_kv_heads, cache->desc.head_dim_v, dtype, &own_v));
+    rows own;
+    PCL_TRY(read_rows(cache, layer, k, v, dtype, num_slots, &own));
+    if (slot_mapping == NULL && num_slots > 0)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "slot_mapping must not be NULL");
     PCL_TRY(check_slots(cache, slot_mapping, num_slots));
 
     pcl_chain chain;
@@ -107,12 +125,41 @@ pagedcl_status pagedcl_cache_write(pagedcl_cache *cache, cl_command_queue queue,
             status = pcl_upload_send(&cache->upload, &chain, size);
         }
         if (status == PAGEDCL_SUCCESS)
-            status = pcl_cache_enqueue_write(cache, &chain, cache->kernels[PCL_CACHE_WRITE], layer, &own_k, &own_v,
-                                             dtype, pcl_upload_buffer(&cache->upload), 0, num_slots);
+            status = pcl_cache_enqueue_write(cache, &chain, layer, &own.k, &own.v, own.dtype,
+                                             pcl_upload_buffer(&cache->upload), 0, num_slots);
         if (status == PAGEDCL_SUCCESS)
             pcl_upload_used(&cache->upload, &chain);
     }
     return pcl_chain_end(&chain, status, event);
+}
+
+pagedcl_status pagedcl_cache_write_mapped(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
+                                          const pagedcl_tensor *k, const pagedcl_tensor *v, pagedcl_dtype dtype,
+                                          cl_mem slot_mapping, int64_t slot_mapping_offset, int64_t num_slots,
+                                          cl_uint num_events, const cl_event *events, cl_event *event) {
+    rows own;
+    PCL_TRY(read_rows(cache, layer, k, v, dtype, num_slots, &own));
+    if (num_slots > 0)
+        PCL_TRY(pcl_buffer_check("slot_mapping", slot_mapping, slot_mapping_offset, num_slots, sizeof(cl_long)));
+    pcl_chain chain;
+    PCL_TRY(pcl_chain_begin(&chain, cache->device, queue, num_events, events));
+    pagedcl_status status = PAGEDCL_SUCCESS;
+    if (num_slots > 0) {
+        status = pcl_faults_use(&cache->faults, &chain);
+        if (status == PAGEDCL_SUCCESS)
+            status = pcl_cache_enqueue_write(cache, &chain, layer, &own.k, &own.v, own.dtype, slot_mapping,
+                                             slot_mapping_offset, num_slots);
+        if (status == PAGEDCL_SUCCESS)
+            pcl_faults_used(&cache->faults, &chain);
+    }
+    return pcl_chain_end(&chain, status, event);
+}
+
+pagedcl_status pagedcl_cache_read_faults(pagedcl_cache *cache, cl_command_queue queue, pagedcl_faults *faults,
+                                         cl_uint num_events, const cl_event *events, cl_event *event) {
+    if (cache == NULL)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "cache is NULL");
+    return pcl_faults_read(&cache->faults, queue, faults, num_events, events, event);
 }
 
 static pagedcl_status enqueue_gather(pagedcl_cache *cache, pcl_chain *chain, int32_t layer, const pcl_table *table,

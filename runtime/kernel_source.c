@@ -12,6 +12,7 @@
     X(attn_append)  \
     X(attn_decode)  \
     X(attn_merge)   \
+    X(attn_tables)  \
     X(attn_varlen)  \
     X(cache_copy)   \
     X(cache_gather) \

@@ -2,12 +2,14 @@
 /*
  * A step's batch: checked, divided into work items, laid out as the kernels read it (cl/lib/attn_problem.h), uploaded.
  *
- * The upload is ints: the work items, one record per sequence, its block table's used part, the sequences to merge, the
- * items of a varlen append, and the tree masks.
+ * The upload is ints: the work items, one record per sequence, the sequences to merge, the items of a varlen append, the
+ * tree masks, and the used parts of the block tables, which may come from a buffer of the caller's instead.
  */
 #include "plan.h"
 
 #include "device.h"
+#include "plan_check.h"
+#include "plan_tables.h"
 #include "status.h"
 #include "struct_size.h"
 #include "table.h"
@@ -35,7 +37,10 @@ typedef struct planning {
     pagedcl_plan *plan;
     const pagedcl_attn *attn;
     pagedcl_cache *cache; /* NULL: packed keys */
-    pcl_table table;
+    pcl_table table;      /* of the two the one that the operator has */
+    pcl_device_table device_table;
+    cl_uint num_events; /* the caller's */
+    const cl_event *events;
     const pagedcl_varlen_batch *varlen; /* one of the two */
     const pagedcl_decode_batch *decode;
     const uint32_t *tree_mask;
@@ -169,7 +174,9 @@ static bool add_product(int64_t *sum, int64_t a, int64_t b) {
 static pagedcl_status measure_sequence(planning *p, int32_t seq, int64_t *table_ints, int64_t *tree_ints) {
     pcl_plan_batch *batch = &p->batch;
     sequence s = sequence_at(p, seq);
-    if (p->cache != NULL) {
+    if (p->cache != NULL && p->attn->desc.device_tables) {
+        PCL_TRY(pcl_table_check_room(p->cache, p->device_table.stride, seq, s.k_len));
+    } else if (p->cache != NULL) {
         PCL_TRY(pcl_table_check(p->cache, &p->table, seq, first_position(p, &s), s.k_len));
         PCL_TRY(check_owners(p, seq, &s));
     }
@@ -197,24 +204,25 @@ static pagedcl_status measure(planning *p) {
     int64_t table_ints = 0, tree_ints = 0;
     for (int32_t seq = 0; seq < batch->num_seqs; seq++)
         PCL_TRY(measure_sequence(p, seq, &table_ints, &tree_ints));
-    int64_t records = batch->num_work * WORK_INTS, tables = records + batch->num_seqs * RECORD_INTS;
-    int64_t merges = tables + table_ints, appends = merges + batch->num_merges;
-    int64_t trees = appends + batch->num_appends * WORK_INTS, end = trees + tree_ints;
+    int64_t records = batch->num_work * WORK_INTS, merges = records + batch->num_seqs * RECORD_INTS;
+    int64_t appends = merges + batch->num_merges, trees = appends + batch->num_appends * WORK_INTS;
+    int64_t tables = trees + tree_ints, end = tables + table_ints;
     if (end > INT32_MAX)
         return too_large();
     batch->work = 0;
     batch->records = (int32_t)records;
-    batch->tables = (int32_t)tables;
     batch->merges = (int32_t)merges;
     batch->appends = (int32_t)appends;
     batch->trees = (int32_t)trees;
+    batch->tables = (int32_t)tables;
     batch->size = (size_t)end * sizeof(int32_t);
+    batch->upload_size = (size_t)(p->attn->desc.device_tables ? tables : end) * sizeof(int32_t);
     return PAGEDCL_SUCCESS;
 }
 
 /* Where the next item of each section is written. */
 typedef struct cursor {
-    int32_t *ints, *work, *records, *tables, *merges, *appends, *trees;
+    int32_t *ints, *work, *records, *merges, *appends, *trees, *tables;
     const uint32_t *tree_mask;
     int64_t partials;
 } cursor;
@@ -235,10 +243,11 @@ static void lay_out_sequence(const planning *p, int32_t seq, cursor *c) {
         (int32_t)c->partials,
         (int32_t)first_split(p, &s),
         (int32_t)(c->trees - c->ints),
+        (int32_t)first_position(p, &s),
     };
     memcpy(c->records, record, sizeof record);
     c->records += RECORD_INTS;
-    if (blocks > 0)
+    if (blocks > 0 && p->table.entries != NULL)
         memcpy(c->tables, p->table.entries + seq * p->table.stride, (size_t)blocks * sizeof *c->tables);
     c->tables += blocks;
     if (words > 0)
@@ -274,10 +283,10 @@ static void lay_out(const planning *p, int32_t *ints) {
         .ints = ints,
         .work = ints + batch->work,
         .records = ints + batch->records,
-        .tables = ints + batch->tables,
         .merges = ints + batch->merges,
         .appends = ints + batch->appends,
         .trees = ints + batch->trees,
+        .tables = ints + batch->tables,
         .tree_mask = p->tree_mask,
     };
     for (int32_t seq = 0; seq < batch->num_seqs; seq++)
@@ -311,13 +320,23 @@ static pagedcl_status grow_partials(pagedcl_plan *plan, int64_t rows) {
     return PAGEDCL_SUCCESS;
 }
 
+/* Enqueues what puts the batch on the device. The batch before stays current when that fails. */
+static pagedcl_status send(const planning *p, pcl_chain *chain) {
+    pcl_upload *upload = &p->plan->upload;
+    if (!p->attn->desc.device_tables)
+        return pcl_upload_send(upload, chain, p->batch.upload_size);
+    PCL_TRY(pcl_upload_write(upload, chain, p->batch.upload_size));
+    PCL_TRY(pcl_plan_tables_take(p->plan, chain, pcl_upload_next(upload), &p->batch, &p->device_table));
+    return pcl_upload_accept(upload, chain);
+}
+
 /* The rest of both kinds of batch, whose arrays are known to be there and whose totals are set. */
 static pagedcl_status plan_batch(planning *p, cl_command_queue queue) {
     pagedcl_plan *plan = p->plan;
     if ((p->tree_mask != NULL) != (p->attn->desc.has_tree != 0) && p->batch.num_seqs > 0)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "tree_mask is %s, and the operator's has_tree is %d",
                         p->tree_mask != NULL ? "given" : "NULL", p->attn->desc.has_tree);
-    if (p->cache != NULL)
+    if (p->cache != NULL && !p->attn->desc.device_tables)
         PCL_TRY(begin_owners(p));
     PCL_TRY(measure(p));
     PCL_TRY(grow_partials(plan, p->batch.num_partials));
@@ -326,55 +345,10 @@ static pagedcl_status plan_batch(planning *p, cl_command_queue queue) {
         PCL_TRY(pcl_upload_begin(&plan->upload, p->batch.size, &staging));
         lay_out(p, staging);
         pcl_chain chain;
-        PCL_TRY(pcl_chain_begin(&chain, plan->attn->device, queue, 0, NULL));
-        PCL_TRY(pcl_chain_end(&chain, pcl_upload_send(&plan->upload, &chain, p->batch.size), NULL));
+        PCL_TRY(pcl_chain_begin(&chain, plan->attn->device, queue, p->num_events, p->events));
+        PCL_TRY(pcl_chain_end(&chain, send(p, &chain), NULL));
     }
     plan->batch = p->batch;
-    return PAGEDCL_SUCCESS;
-}
-
-/* An array of cumulative lengths: from 0, not falling. */
-static pagedcl_status check_cumulative(const char *name, const int32_t *cu_seqlens, int32_t num_seqs) {
-    if (cu_seqlens[0] != 0)
-        return pcl_fail(PAGEDCL_INVALID_LENGTH, "%s begins with %d, not 0", name, cu_seqlens[0]);
-    for (int32_t seq = 0; seq < num_seqs; seq++)
-        if (cu_seqlens[seq + 1] < cu_seqlens[seq])
-            return pcl_fail(PAGEDCL_INVALID_LENGTH, "%s falls from %d to %d at sequence %d", name, cu_seqlens[seq],
-                            cu_seqlens[seq + 1], seq);
-    return PAGEDCL_SUCCESS;
-}
-
-static pagedcl_status check_varlen(const pagedcl_attn *attn, const pagedcl_varlen_batch *batch) {
-    bool paged = attn->desc.cache != NULL;
-    if (attn->desc.paths == PAGEDCL_PATH_DECODE)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "the operator was made for decode alone");
-    if (batch->num_seqs < 0)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_seqs is %d", batch->num_seqs);
-    if (batch->append != 0 && batch->append != 1)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "append is %d, not 0 or 1", batch->append);
-    if (paged && batch->cu_seqlens_k != NULL)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                        "cu_seqlens_k is for packed keys, and the operator has a cache: make one without for them");
-    if (!paged && (batch->block_table != NULL || batch->cache_seqlens != NULL || batch->append))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                        "block_table, cache_seqlens and append need an operator with a cache");
-    if (batch->num_seqs == 0)
-        return PAGEDCL_SUCCESS;
-    if (batch->cu_seqlens_q == NULL || (paged ? batch->cache_seqlens : batch->cu_seqlens_k) == NULL)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "cu_seqlens_q and %s must not be NULL",
-                        paged ? "cache_seqlens" : "cu_seqlens_k");
-    PCL_TRY(check_cumulative("cu_seqlens_q", batch->cu_seqlens_q, batch->num_seqs));
-    if (!paged)
-        return check_cumulative("cu_seqlens_k", batch->cu_seqlens_k, batch->num_seqs);
-    if (batch->block_table_stride < 0 || (batch->block_table == NULL && batch->block_table_stride > 0))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "block_table must not be NULL, nor block_table_stride below 0");
-    for (int32_t seq = 0; seq < batch->num_seqs && batch->append; seq++) {
-        int32_t q_len = batch->cu_seqlens_q[seq + 1] - batch->cu_seqlens_q[seq];
-        if (batch->cache_seqlens[seq] < q_len)
-            return pcl_fail(PAGEDCL_INVALID_LENGTH,
-                            "sequence %d appends %d tokens, but its cache_seqlens, which counts them, is %d", seq,
-                            q_len, batch->cache_seqlens[seq]);
-    }
     return PAGEDCL_SUCCESS;
 }
 
@@ -383,12 +357,15 @@ pagedcl_status pagedcl_plan_varlen(pagedcl_plan *plan, cl_command_queue queue, c
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "plan is NULL");
     pagedcl_varlen_batch own;
     PCL_TRY(PCL_READ_STRUCT(&own, batch, append));
-    PCL_TRY(check_varlen(plan->attn, &own));
+    PCL_TRY(pcl_plan_check_varlen(plan->attn, &own));
     planning p = {
         .plan = plan,
         .attn = plan->attn,
         .cache = plan->attn->desc.cache,
         .table = {own.block_table, own.block_table_stride},
+        .device_table = {own.block_table_mem, own.block_table_offset, own.block_table_stride},
+        .num_events = own.num_events,
+        .events = own.events,
         .varlen = &own,
         .tree_mask = own.tree_mask,
         .batch = {.kind = PCL_PLAN_VARLEN, .num_seqs = own.num_seqs},
@@ -400,45 +377,20 @@ pagedcl_status pagedcl_plan_varlen(pagedcl_plan *plan, cl_command_queue queue, c
     return plan_batch(&p, queue);
 }
 
-static pagedcl_status check_decode(const pagedcl_attn *attn, const pagedcl_decode_batch *batch) {
-    if (attn->desc.cache == NULL)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "decode attention needs an operator with a cache");
-    if (attn->desc.paths == PAGEDCL_PATH_VARLEN)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "the operator was made for varlen alone");
-    if (batch->num_seqs < 0 || batch->seqlen_q < 1 || batch->seqlen_new < 0 || batch->num_splits < 0)
-        return pcl_fail(
-            PAGEDCL_INVALID_ARGUMENT,
-            "num_seqs %d, seqlen_q %d, seqlen_new %d, num_splits %d: seqlen_q must be at least 1, the others "
-            "0",
-            batch->num_seqs, batch->seqlen_q, batch->seqlen_new, batch->num_splits);
-    int64_t rows = batch->seqlen_q > batch->seqlen_new ? batch->seqlen_q : batch->seqlen_new;
-    if (rows * batch->num_seqs > INT32_MAX)
-        return pcl_fail(PAGEDCL_INVALID_LENGTH, "%d sequences of %" PRId64 " tokens are more than 2^31 - 1",
-                        batch->num_seqs, rows);
-    if (batch->num_seqs == 0)
-        return PAGEDCL_SUCCESS;
-    if (batch->cache_seqlens == NULL || batch->block_table_stride < 0 ||
-        (batch->block_table == NULL && batch->block_table_stride > 0))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                        "cache_seqlens and block_table must not be NULL, nor block_table_stride below 0");
-    for (int32_t seq = 0; seq < batch->num_seqs; seq++)
-        if (batch->cache_seqlens[seq] < 0 || batch->cache_seqlens[seq] > INT32_MAX - batch->seqlen_new)
-            return pcl_fail(PAGEDCL_INVALID_LENGTH, "sequence %d has cache_seqlens %d and appends %d", seq,
-                            batch->cache_seqlens[seq], batch->seqlen_new);
-    return PAGEDCL_SUCCESS;
-}
-
 pagedcl_status pagedcl_plan_decode(pagedcl_plan *plan, cl_command_queue queue, const pagedcl_decode_batch *batch) {
     if (plan == NULL)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "plan is NULL");
     pagedcl_decode_batch own;
     PCL_TRY(PCL_READ_STRUCT(&own, batch, num_splits));
-    PCL_TRY(check_decode(plan->attn, &own));
+    PCL_TRY(pcl_plan_check_decode(plan->attn, &own));
     planning p = {
         .plan = plan,
         .attn = plan->attn,
         .cache = plan->attn->desc.cache,
         .table = {own.block_table, own.block_table_stride},
+        .device_table = {own.block_table_mem, own.block_table_offset, own.block_table_stride},
+        .num_events = own.num_events,
+        .events = own.events,
         .decode = &own,
         .tree_mask = own.tree_mask,
         .num_splits = own.num_splits < MAX_SPLITS ? own.num_splits : MAX_SPLITS,
@@ -455,12 +407,15 @@ pagedcl_status pagedcl_plan_create(pagedcl_attn *attn, pagedcl_plan **out) {
     if (plan == NULL)
         return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for a plan");
     plan->attn = pcl_attn_retain(attn);
-    pcl_upload_init(&plan->upload, attn->device->context);
+    pcl_upload_init(&plan->upload, attn->device->context,
+                    attn->desc.device_tables ? CL_MEM_READ_WRITE : CL_MEM_READ_ONLY);
     /* A kernel object holds its arguments: plans of one operator are used by several threads, so each has its own. */
     pagedcl_status status = PAGEDCL_SUCCESS;
     for (int i = 0; i < PCL_ATTN_KERNELS && status == PAGEDCL_SUCCESS; i++)
         if (attn->programs[i] != NULL)
             status = pcl_variant_kernel(&attn->variants[i], attn->programs[i], &plan->kernels[i]);
+    if (attn->desc.device_tables && status == PAGEDCL_SUCCESS)
+        status = pcl_faults_create(attn->device, &plan->faults);
     if (status != PAGEDCL_SUCCESS) {
         pagedcl_plan_destroy(plan);
         return status;
@@ -473,6 +428,7 @@ void pagedcl_plan_destroy(pagedcl_plan *plan) {
     if (plan == NULL)
         return;
     pcl_upload_release(&plan->upload);
+    pcl_faults_release(&plan->faults);
     pcl_fence_release(&plan->runs);
     for (int i = 0; i < PCL_ATTN_KERNELS; i++)
         if (plan->kernels[i] != NULL)

@@ -5,16 +5,26 @@
 
 #include <inttypes.h>
 
-pagedcl_status pcl_table_check(const pagedcl_cache *cache, const pcl_table *table, int32_t seq, int64_t first,
-                               int64_t tokens) {
+static int64_t blocks_of(const pagedcl_cache *cache, int64_t tokens) {
+    return (tokens + cache->desc.block_size - 1) / cache->desc.block_size;
+}
+
+pagedcl_status pcl_table_check_room(const pagedcl_cache *cache, int64_t stride, int32_t seq, int64_t tokens) {
     if (tokens < 0)
         return pcl_fail(PAGEDCL_INVALID_LENGTH, "sequence %d has length %" PRId64, seq, tokens);
-    int64_t blocks = (tokens + cache->desc.block_size - 1) / cache->desc.block_size;
-    if (blocks > table->stride)
+    int64_t blocks = blocks_of(cache, tokens);
+    if (blocks > stride)
         return pcl_fail(PAGEDCL_CAPACITY,
                         "sequence %d: %" PRId64 " tokens need %" PRId64 " blocks of %d, its row of the block table has "
                         "%" PRId64,
-                        seq, tokens, blocks, cache->desc.block_size, table->stride);
+                        seq, tokens, blocks, cache->desc.block_size, stride);
+    return PAGEDCL_SUCCESS;
+}
+
+pagedcl_status pcl_table_check(const pagedcl_cache *cache, const pcl_table *table, int32_t seq, int64_t first,
+                               int64_t tokens) {
+    PCL_TRY(pcl_table_check_room(cache, table->stride, seq, tokens));
+    int64_t blocks = blocks_of(cache, tokens);
     for (int64_t i = 0; i < blocks; i++) {
         int32_t block = table->entries[seq * table->stride + i];
         bool unseen = block == -1 && (i + 1) * cache->desc.block_size <= first;

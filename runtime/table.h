@@ -11,10 +11,13 @@ typedef struct pcl_table {
     int64_t stride;
 } pcl_table;
 
+/* Whether a row of `stride` entries reaches as far as `tokens` tokens of sequence `seq`. Errors: INVALID_LENGTH, CAPACITY. */
+pagedcl_status pcl_table_check_room(const pagedcl_cache *cache, int64_t stride, int32_t seq, int64_t tokens);
+
 /*
  * Checks the row of sequence `seq` as far as `tokens` tokens reach; entries of blocks that lie before position `first`
- * altogether may be -1. Errors: INVALID_LENGTH (below 0), CAPACITY (the
- * row is too short), INVALID_BLOCK; the message names the sequence.
+ * altogether may be -1. Errors: INVALID_LENGTH (below 0), CAPACITY (the row is too short), INVALID_BLOCK; the message
+ * names the sequence.
  */
 pagedcl_status pcl_table_check(const pagedcl_cache *cache, const pcl_table *table, int32_t seq, int64_t first,
                                int64_t tokens);

@@ -8,8 +8,8 @@
 /* Buffers grow in whole steps of this many bytes, so that a batch that grows by a token does not make a new one. */
 enum { GROWTH = 16384 };
 
-void pcl_upload_init(pcl_upload *upload, cl_context context) {
-    *upload = (pcl_upload){.context = context, .current = PCL_NO_SLOT};
+void pcl_upload_init(pcl_upload *upload, cl_context context, cl_mem_flags flags) {
+    *upload = (pcl_upload){.context = context, .flags = flags, .current = PCL_NO_SLOT};
 }
 
 static void drop_event(cl_event *event) {
@@ -37,7 +37,7 @@ void pcl_upload_release(pcl_upload *upload) {
 }
 
 /* New buffers; the old device buffer lives on until the commands that use it are done. */
-static pagedcl_status grow(cl_context context, pcl_upload_slot *slot, size_t size) {
+static pagedcl_status grow(const pcl_upload *upload, pcl_upload_slot *slot, size_t size) {
     if (size > SIZE_MAX - 2 * (size_t)GROWTH || size > SIZE_MAX / 2)
         return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "an upload of %zu bytes", size);
     size_t capacity = slot->capacity * 2 > size ? slot->capacity * 2 : size;
@@ -46,7 +46,7 @@ static pagedcl_status grow(cl_context context, pcl_upload_slot *slot, size_t siz
     if (staging == NULL)
         return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for %zu bytes of staging", capacity);
     cl_int code = CL_SUCCESS;
-    cl_mem buffer = clCreateBuffer(context, CL_MEM_READ_ONLY, capacity, NULL, &code);
+    cl_mem buffer = clCreateBuffer(upload->context, upload->flags, capacity, NULL, &code);
     if (code != CL_SUCCESS) {
         free(staging);
         return pcl_fail_opencl(code, "clCreateBuffer");
@@ -92,18 +92,33 @@ pagedcl_status pcl_upload_begin(pcl_upload *upload, size_t size, void **staging)
     PCL_TRY(choose_next(upload));
     pcl_upload_slot *slot = &upload->slots[upload->next];
     if (slot->capacity < size)
-        PCL_TRY(grow(upload->context, slot, size));
+        PCL_TRY(grow(upload, slot, size));
     *staging = slot->staging;
     return PAGEDCL_SUCCESS;
 }
 
-pagedcl_status pcl_upload_send(pcl_upload *upload, pcl_chain *chain, size_t size) {
+pagedcl_status pcl_upload_write(pcl_upload *upload, pcl_chain *chain, size_t size) {
     pcl_upload_slot *slot = &upload->slots[upload->next];
     PCL_TRY(pcl_fence_wait(&slot->last, chain));
     PCL_TRY(pcl_chain_write(chain, slot->buffer, 0, size, slot->staging));
     slot->written = pcl_chain_last(chain);
     pcl_fence_set(&slot->last, chain);
+    return chain->status;
+}
+
+cl_mem pcl_upload_next(const pcl_upload *upload) {
+    return upload->slots[upload->next].buffer;
+}
+
+pagedcl_status pcl_upload_accept(pcl_upload *upload, pcl_chain *chain) {
+    pcl_fence_set(&upload->slots[upload->next].last, chain);
     PCL_TRY(chain->status);
+    upload->current = upload->next;
+    return PAGEDCL_SUCCESS;
+}
+
+pagedcl_status pcl_upload_send(pcl_upload *upload, pcl_chain *chain, size_t size) {
+    PCL_TRY(pcl_upload_write(upload, chain, size));
     upload->current = upload->next;
     return PAGEDCL_SUCCESS;
 }

@@ -24,13 +24,15 @@ typedef struct pcl_upload_slot {
 
 typedef struct pcl_upload {
     cl_context context;
+    cl_mem_flags flags; /* of the device buffers */
     pcl_upload_slot *slots;
     size_t count;
     size_t current; /* the slot last sent; PCL_NO_SLOT: none */
     size_t next;    /* the slot that pcl_upload_begin chose */
 } pcl_upload;
 
-void pcl_upload_init(pcl_upload *upload, cl_context context);
+/* flags: CL_MEM_READ_ONLY, or CL_MEM_READ_WRITE where kernels fill in a part. */
+void pcl_upload_init(pcl_upload *upload, cl_context context, cl_mem_flags flags);
 void pcl_upload_release(pcl_upload *upload);
 
 /*
@@ -41,6 +43,14 @@ pagedcl_status pcl_upload_begin(pcl_upload *upload, size_t size, void **staging)
 
 /* Enqueues the write of the first size bytes; the buffer is now the current one. */
 pagedcl_status pcl_upload_send(pcl_upload *upload, pcl_chain *chain, size_t size);
+
+/*
+ * The same in two halves, for a buffer whose rest the chain's next commands fill in: the write, into the buffer of
+ * pcl_upload_next; then, behind those commands, what makes it the current one.
+ */
+pagedcl_status pcl_upload_write(pcl_upload *upload, pcl_chain *chain, size_t size);
+cl_mem pcl_upload_next(const pcl_upload *upload);
+pagedcl_status pcl_upload_accept(pcl_upload *upload, pcl_chain *chain);
 
 /* The device buffer last sent. */
 cl_mem pcl_upload_buffer(const pcl_upload *upload);

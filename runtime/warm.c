@@ -3,7 +3,7 @@
 
 #include "attn_run.h"
 #include "device.h"
-#include "plan.h"
+#include "plan_tables.h"
 #include "status.h"
 
 #include <string.h>
@@ -24,8 +24,8 @@ static pagedcl_status close_queue(cl_command_queue queue, pagedcl_status status)
 
 static pagedcl_status launch_cache(pagedcl_cache *cache, pcl_chain *chain) {
     cl_mem any = cache->k.buffers[0];
-    PCL_TRY(pcl_cache_enqueue_write(cache, chain, cache->kernels[PCL_CACHE_WRITE], 0, &(pagedcl_tensor){.mem = any},
-                                    &(pagedcl_tensor){.mem = any}, PAGEDCL_FLOAT32, any, 0, 0));
+    PCL_TRY(pcl_cache_enqueue_write(cache, chain, 0, &(pagedcl_tensor){.mem = any}, &(pagedcl_tensor){.mem = any},
+                                    PAGEDCL_FLOAT32, any, 0, 0));
     PCL_TRY(pcl_cache_enqueue_gather(cache, chain, 0, any, 0, &(pagedcl_tensor){.mem = any},
                                      &(pagedcl_tensor){.mem = any}));
     PCL_TRY(pcl_cache_enqueue_copy(cache, chain, 0, any, 0, 0));
@@ -59,6 +59,9 @@ static pagedcl_status launch_attn(pagedcl_attn *attn, pagedcl_plan *plan, cl_com
     args.q.mem = args.out.mem = any;
     args.k.mem = args.v.mem = attn->desc.cache == NULL ? any : NULL;
     args.k_new.mem = any;
+    const pcl_plan_batch tables = {.num_seqs = 1};
+    if (status == PAGEDCL_SUCCESS && attn->desc.device_tables)
+        status = pcl_plan_tables_take(plan, &chain, pcl_upload_buffer(&plan->upload), &tables, &(pcl_device_table){0});
     plan->batch = (pcl_plan_batch){.kind = PCL_PLAN_VARLEN, .num_work = 1, .num_appends = attn->desc.cache != NULL};
     if (status == PAGEDCL_SUCCESS && attn->programs[PCL_ATTN_VARLEN] != NULL)
         status = pcl_attn_enqueue(attn, plan, &args, &chain);

@@ -186,9 +186,9 @@ static pagedcl_cache_desc cache_desc(const choice *c) {
     return desc;
 }
 
-/* An operator on a pool and the pool's host tier, one on packed keys with its baseline where there is one, and the merge
-   of their results. */
-static void list_choice(const choice *c) {
+/* Operators on a pool, with tables of the host and of the device, and the pool's host tier; one on packed keys with its
+   baseline where there is one; and the merge of their results. */
+static void list_choice(const choice *c, bool device_tables) {
     pagedcl_cache_desc pool = cache_desc(c);
     pagedcl_attn_desc desc = attn_desc(c);
     pagedcl_merge_desc merge_desc = PAGEDCL_MERGE_DESC_INIT;
@@ -217,12 +217,15 @@ static void list_choice(const choice *c) {
     pagedcl_host_pool_destroy(host);
     desc.cache = cache;
     desc.kv_dtype = PAGEDCL_DTYPE_DEFAULT;
-    check(pagedcl_attn_create(&device, &desc, &attn));
-    pagedcl_attn_destroy(attn);
+    for (desc.device_tables = 0; desc.device_tables <= device_tables; desc.device_tables++) {
+        check(pagedcl_attn_create(&device, &desc, &attn));
+        pagedcl_attn_destroy(attn);
+    }
     pagedcl_cache_destroy(cache);
 }
 
-/* Every combination; or a sample that has a third of the pairs of shape and pool dtype, and each of the rest. */
+/* Every combination; or a sample that has a third of the pairs of shape and pool dtype, and each of the rest; tables on
+   the device for about half of it. */
 static void list_operators(bool all) {
     choice c;
     for (c.shape = 0; c.shape < COUNT(shapes); c.shape++)
@@ -235,7 +238,7 @@ static void list_operators(bool all) {
                             bool third = (c.shape + c.kv) % 3 == 0;
                             if (all || (third && c.q == at % COUNT(dtypes) && c.heads == (at + c.kv) % COUNT(heads) &&
                                         c.pool == at % COUNT(pools) && c.feature == (at + c.kv) % COUNT(features)))
-                                list_choice(&c);
+                                list_choice(&c, all || at % 2 == 0);
                         }
 }
 

@@ -99,6 +99,7 @@ static attn_case draw_operator(random_state *state, int32_t window[2], int32_t *
     c.released = c.path != VARLEN_PACKED && c.window && window[0] >= 0 && one_in(state, 2);
     bool of_library = c.path != VARLEN_PACKED && !pool_form_is_adopted(c.pool);
     *segments = of_library && one_in(state, 2) ? ONE_OF(state, 2, 4, 8) : 0;
+    c.device_table = c.path != VARLEN_PACKED && one_in(state, 3);
     return c;
 }
 
@@ -110,6 +111,13 @@ static int32_t blocks_of_segment(const attn_case *c, int32_t segments) {
     while (segment * segments < blocks)
         segment *= 2;
     return segment;
+}
+
+/* Up to two entries of a table on the device that name no block. */
+static void spoil_table(random_state *state, attn_problem *p) {
+    for (int32_t i = p->c.device_table ? random_below(state, 3) : 0; i > 0; i--)
+        p->block_table[random_below(state, p->c.num_seqs * p->block_table_stride)] =
+            ONE_OF(state, -1, -5, p->num_blocks, INT32_MAX, INT32_MIN);
 }
 
 /* The lengths of one batch; the arrays have room for MAX_SEQS. */
@@ -143,13 +151,13 @@ static void print_case(const attn_problem *p, bool unordered) {
     fprintf(stderr,
             "%s: %s, %d/%d heads of %d/%d, block_size %d, dtypes q %d kv %d out %d, causal %d, softcap %g, alibi %d, "
             "sinks %d, tree %d, rotary_dim %d%s, window %d %d%s, layout %d, lse %d, v_in_k %d, layers %d, pool %d, "
-            "segment_blocks %d, scales %g %g, append %d, num_splits %d, %s queue, seqlens_q/seqlens_k",
+            "segment_blocks %d, scales %g %g, table on the %s, append %d, num_splits %d, %s queue, seqlens_q/seqlens_k",
             c->name, paths[c->path], p->num_heads, c->num_kv_heads, c->head_dim, c->head_dim_v, c->block_size,
             (int)c->q_dtype, (int)c->kv_dtype, (int)c->out_dtype, c->causal, (double)c->softcap, c->alibi, c->sinks,
             c->tree, c->rotary_dim, c->rotary_interleaved ? " interleaved" : "", c->window ? c->window[0] : -1,
             c->window ? c->window[1] : -1, c->released ? " released" : "", (int)c->layout, !c->without_lse, c->v_in_k,
-            c->num_layers, (int)c->pool, c->segment_blocks, (double)c->k_scale, (double)c->v_scale, c->append,
-            c->num_splits, unordered ? "unordered" : "ordered");
+            c->num_layers, (int)c->pool, c->segment_blocks, (double)c->k_scale, (double)c->v_scale,
+            c->device_table ? "device" : "host", c->append, c->num_splits, unordered ? "unordered" : "ordered");
     for (int32_t b = 0; b < c->num_seqs; b++)
         fprintf(stderr, " %d/%d", p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b],
                 p->cu_seqlens_k[b + 1] - p->cu_seqlens_k[b]);
@@ -214,7 +222,7 @@ static void add_doubles(case_tensors *tensors, const char *name, const double *v
 static bool is_expressible(const attn_case *c) {
     bool decode = c->path == DECODE;
     return c->head_dim == c->head_dim_v && !c->v_in_k && pagedcl_dtype_size(c->kv_dtype) > 1 && !c->tree &&
-           c->alibi != 2 && (decode || !c->rotary_dim) && (decode || !c->append);
+           c->alibi != 2 && (decode || !c->rotary_dim) && (decode || !c->append) && !c->device_table;
 }
 
 static void add_pool(case_tensors *tensors, const attn_problem *p, bool after) {
@@ -349,6 +357,7 @@ static void check_operator(pagedcl_device *device, uint64_t seed) {
         draw_batch(&state, &c, segments, seqlens_q, seqlens_k);
         attn_problem p = attn_problem_create(&c, random_bits(&state));
         bool unordered = one_in(&state, 4);
+        spoil_table(&state, &p);
         print_case(&p, unordered);
         if (is_expressible(&p.c))
             write_case(&p, path);

@@ -421,6 +421,90 @@ Test(cache, bad_writes_change_nothing) {
     rig_close(&r);
 }
 
+/* ---- slots on the device ---- */
+
+static void expect_write_faults(rig *r, uint32_t writes) {
+    pagedcl_faults faults = {UINT32_MAX, UINT32_MAX};
+    cl_event event;
+    expect_ok(pagedcl_cache_read_faults(r->cache, NULL, &faults, 0, NULL, &event));
+    expect_cl(clWaitForEvents(1, &event));
+    expect_cl(clReleaseEvent(event));
+    cr_assert(faults.reads == 0 && faults.writes == writes, "%s: %u reads and %u writes, want 0 and %u", r->name,
+              faults.reads, faults.writes, writes);
+}
+
+/* B25: what names no slot is dropped and, unless it is -1, counted; rows whose slots are good are stored. */
+Test(cache, slots_on_the_device_are_guarded) {
+    enum { ROWS = 12, OFFSET = 3 };
+    for (int s = 0; s < NUM_SHAPES; s++) {
+        rig r = rig_open(&shapes[s]);
+        int64_t end = num_slots(&r), kv_row = (int64_t)shapes[s].num_kv_heads * shapes[s].head_dim;
+        const int64_t slots[OFFSET + ROWS] = {0,         0, 0,  5,         -1,        end - 1, end,    -2,
+                                              INT64_MAX, 0, -1, INT64_MIN, 1LL << 32, 7,       end + 4};
+        guarded mapping = guarded_create(r.device, sizeof(slots), slots);
+        rows x = rows_create(&r, PAGEDCL_FLOAT32, ROWS, WITH_GAPS);
+        int32_t layer = shapes[s].num_layers - 1;
+        for (int t = 0; t < ROWS; t++)
+            if (slots[OFFSET + t] >= 0 && slots[OFFSET + t] < end)
+                pool_model_write(&r.model, layer, slots[OFFSET + t], x.k + t * kv_row, x.v + t * kv_row);
+        for (uint32_t turn = 1; turn <= 2; turn++) {
+            cl_event event;
+            expect_ok(pagedcl_cache_write_mapped(r.cache, NULL, layer, &x.k_tensor.view, &x.v_tensor.view,
+                                                 PAGEDCL_FLOAT32, mapping.mem, OFFSET, ROWS, 0, NULL, &event));
+            expect_cl(clWaitForEvents(1, &event));
+            expect_cl(clReleaseEvent(event));
+            pool_model_expect(&r.model, r.cache, r.name);
+            expect_write_faults(&r, 6 * turn);
+        }
+        expect_ok(pagedcl_cache_write_mapped(r.cache, NULL, layer, &x.k_tensor.view, &x.v_tensor.view, PAGEDCL_FLOAT32,
+                                             NULL, 0, 0, 0, NULL, NULL));
+        guarded_destroy(&mapping);
+        rows_destroy(&x);
+        rig_close(&r);
+    }
+}
+
+/* Slots of the host, which are checked, never count. */
+Test(cache, writes_from_the_host_count_no_fault) {
+    rig r = rig_open(&small);
+    rows x = rows_create(&r, PAGEDCL_FLOAT16, 2, CONTIGUOUS);
+    const int64_t slots[2] = {-1, 63};
+    expect_ok(pagedcl_cache_write(r.cache, NULL, 0, &x.k_tensor.view, &x.v_tensor.view, PAGEDCL_FLOAT16, slots, 2, 0,
+                                  NULL, NULL));
+    expect_write_faults(&r, 0);
+    rows_destroy(&x);
+    rig_close(&r);
+}
+
+Test(cache, bad_mapped_writes_change_nothing) {
+    rig r = rig_open(&small);
+    rows x = rows_create(&r, PAGEDCL_FLOAT16, 3, WITH_GAPS);
+    const int64_t slots[3] = {0, 1, 2};
+    guarded mapping = guarded_create(r.device, sizeof(slots), slots);
+    pagedcl_tensor k = x.k_tensor.view, v = x.v_tensor.view;
+#define WRITE(layer, k, v, dtype, mem, offset, count) \
+    pagedcl_cache_write_mapped(r.cache, NULL, layer, k, v, dtype, mem, offset, count, 0, NULL, NULL)
+    expect_refused(WRITE(2, &k, &v, PAGEDCL_FLOAT16, mapping.mem, 0, 3), PAGEDCL_INVALID_ARGUMENT, "layer");
+    expect_refused(WRITE(0, NULL, &v, PAGEDCL_FLOAT16, mapping.mem, 0, 3), PAGEDCL_INVALID_ARGUMENT, "k");
+    expect_refused(WRITE(0, &k, NULL, PAGEDCL_FLOAT16, mapping.mem, 0, 3), PAGEDCL_INVALID_ARGUMENT, "v");
+    expect_refused(WRITE(0, &k, &v, (pagedcl_dtype)9, mapping.mem, 0, 3), PAGEDCL_INVALID_ARGUMENT, "dtype");
+    expect_refused(WRITE(0, &k, &v, PAGEDCL_FLOAT16, NULL, 0, 3), PAGEDCL_INVALID_ARGUMENT, "slot_mapping");
+    expect_refused(WRITE(0, &k, &v, PAGEDCL_FLOAT16, mapping.mem, 1, 3), PAGEDCL_BUFFER_TOO_SMALL, "slot_mapping");
+    expect_refused(WRITE(0, &k, &v, PAGEDCL_FLOAT16, mapping.mem, -1, 3), PAGEDCL_INVALID_ARGUMENT, "slot_mapping");
+    expect_refused(WRITE(0, &k, &v, PAGEDCL_FLOAT16, mapping.mem, INT64_MAX, 3), PAGEDCL_SIZE_OVERFLOW, "slot_mapping");
+    expect_refused(WRITE(0, &k, &v, PAGEDCL_FLOAT16, mapping.mem, 0, 4), PAGEDCL_BUFFER_TOO_SMALL, "k");
+    expect_refused(WRITE(0, &k, &v, PAGEDCL_FLOAT16, mapping.mem, 0, -1), PAGEDCL_INVALID_ARGUMENT, "num_slots");
+#undef WRITE
+    expect_refused(pagedcl_cache_read_faults(r.cache, NULL, NULL, 0, NULL, NULL), PAGEDCL_INVALID_ARGUMENT, "faults");
+    expect_refused(pagedcl_cache_read_faults(NULL, NULL, &(pagedcl_faults){0}, 0, NULL, NULL), PAGEDCL_INVALID_ARGUMENT,
+                   "cache");
+    pool_model_expect(&r.model, r.cache, r.name);
+    expect_write_faults(&r, 0);
+    guarded_destroy(&mapping);
+    rows_destroy(&x);
+    rig_close(&r);
+}
+
 Test(cache, bad_gathers_change_nothing) {
     rig r = rig_open(&small);
     size_t bytes = 18 * r.model.row_bytes;

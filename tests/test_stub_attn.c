@@ -19,6 +19,7 @@ typedef struct scene {
     cl_event event;
     pagedcl_attn *attn; /* of the operations that create */
     pagedcl_plan *plan;
+    pagedcl_faults faults;
 } scene;
 
 static const attn_case packed = {.name = "packed", .path = VARLEN_PACKED, .head_dim = 8, .causal = 1};
@@ -38,8 +39,19 @@ static const attn_case splitting = {.name = "decode in splits",
                                     .seqlens_k = long_seqlens,
                                     .num_splits = 3};
 
+/* The table is a buffer with a bad entry. */
+static const attn_case guarded_tables = {.name = "decode, table on the device",
+                                         .path = DECODE,
+                                         .head_dim = 8,
+                                         .block_size = 4,
+                                         .causal = 1,
+                                         .append = 1,
+                                         .device_table = true};
+
 static void scene_open(scene *s, const attn_case *c) {
     *s = (scene){.device = fixture_open(), .problem = attn_problem_create(c, 1)};
+    if (c->device_table)
+        s->problem.block_table[0] = -1;
     s->device->quirks.builds_one_at_a_time = true; /* the n-th call is the same each time */
     s->rig = attn_rig_open(s->device, PAGEDCL_TIER_PORTABLE, &s->problem);
     if (s->rig.cache != NULL) {
@@ -184,6 +196,10 @@ Test(stub_attn, create_over_a_pool_survives_every_failure) {
     exhaust_case(&create, &decode);
 }
 
+Test(stub_attn, create_with_device_tables_survives_every_failure) {
+    exhaust_case(&create, &guarded_tables);
+}
+
 static void prepare_destroy(void *at) {
     scene *s = at;
     s->attn = NULL;
@@ -242,15 +258,20 @@ static void verify_plan_create(void *at) {
     s->rig.plan = plan;
 }
 
+static const operation plan_create = {
+    .name = "pagedcl_plan_create",
+    .prepare = prepare_none,
+    .call = call_plan_create,
+    .verify = verify_plan_create,
+    .untouched = untouched_none,
+};
+
 Test(stub_attn, plan_create_survives_every_failure) {
-    const operation plan_create = {
-        .name = "pagedcl_plan_create",
-        .prepare = prepare_none,
-        .call = call_plan_create,
-        .verify = verify_plan_create,
-        .untouched = untouched_none,
-    };
     exhaust_case(&plan_create, &decode);
+}
+
+Test(stub_attn, plan_create_with_device_tables_survives_every_failure) {
+    exhaust_case(&plan_create, &guarded_tables);
 }
 
 static pagedcl_status call_plan(void *at) {
@@ -302,6 +323,12 @@ Test(stub_attn, first_decode_plan_survives_every_failure) {
     exhaust_case(&first_plan, &splitting);
 }
 
+Test(stub_attn, first_plan_of_a_device_table_survives_every_failure) {
+    operation two_commands = first_plan;
+    two_commands.tolerated[2] = (stub_tolerance){STUB_clReleaseCommandQueue, "there is no second try at a release"};
+    exhaust_case(&two_commands, &guarded_tables);
+}
+
 static void prepare_other_batch(void *at) {
     scene *s = at;
     int32_t num_splits = s->problem.c.num_splits;
@@ -345,6 +372,51 @@ Test(stub_attn, next_paged_plan_survives_every_failure) {
 
 Test(stub_attn, next_decode_plan_survives_every_failure) {
     exhaust_case(&next_plan, &splitting);
+}
+
+Test(stub_attn, next_plan_of_a_device_table_survives_every_failure) {
+    exhaust_case(&next_plan, &guarded_tables);
+}
+
+static void prepare_faults(void *at) {
+    scene *s = at;
+    pagedcl_plan_destroy(s->rig.plan);
+    expect_ok(pagedcl_plan_create(s->rig.attn, &s->rig.plan));
+    expect_ok(attn_rig_plan(&s->rig, s->queues[0]));
+    s->faults = (pagedcl_faults){7, 7};
+}
+
+static pagedcl_status call_read_faults(void *at) {
+    scene *s = at;
+    return pagedcl_plan_read_faults(s->rig.plan, s->queues[1], &s->faults, 0, NULL, &s->event);
+}
+
+static void verify_faults(void *at) {
+    scene *s = at;
+    expect_cl(clWaitForEvents(1, &s->event));
+    expect_cl(clReleaseEvent(s->event));
+    s->event = NULL;
+    cr_assert(s->faults.reads == 1 && s->faults.writes == 0, "%u %u", s->faults.reads, s->faults.writes);
+}
+
+static void untouched_faults(void *at) {
+    scene *s = at;
+    cr_assert_null(s->event, "an event of a failed call");
+    cr_assert(s->faults.reads == 7 && s->faults.writes == 7, "counters of a refused call");
+}
+
+Test(stub_attn, read_faults_survives_every_failure) {
+    const operation read_faults = {
+        .name = "pagedcl_plan_read_faults",
+        .prepare = prepare_faults,
+        .call = call_read_faults,
+        .verify = verify_faults,
+        .untouched = untouched_faults,
+        .tolerated = {{STUB_clReleaseEvent, "there is no second try at a release"},
+                      {STUB_clReleaseCommandQueue, "likewise"},
+                      {STUB_clRetainCommandQueue, "commands whose queue is unknown are ordered by their event"}},
+    };
+    exhaust_case(&read_faults, &guarded_tables);
 }
 
 /* ---- runs ---- */
@@ -400,6 +472,10 @@ Test(stub_attn, appending_run_survives_every_failure) {
 
 Test(stub_attn, splitting_run_survives_every_failure) {
     exhaust_case(&run, &splitting);
+}
+
+Test(stub_attn, run_with_a_device_table_survives_every_failure) {
+    exhaust_case(&run, &guarded_tables);
 }
 
 /* The plan and the run before were on another queue, and this one gives no order. */

@@ -25,7 +25,9 @@ typedef struct scene {
     pagedcl_cache *cache;
     pool_model before, after; /* the pool as each operation finds it, and as it should leave it */
     strided rows;
-    guarded k, v; /* what gather fills */
+    guarded k, v;    /* what gather fills */
+    guarded mapping; /* slots */
+    pagedcl_faults faults;
     unsigned char *host[2];
     cl_command_queue queues[2]; /* in order, out of order */
     cl_event event;
@@ -53,6 +55,7 @@ static void scene_fill(scene *s) {
     for (int i = 0; i < TOKENS * HEAD_DIM; i++)
         values[i] = (float)i;
     s->rows = strided_create(s->device, PAGEDCL_FLOAT32, TOKENS, 1, HEAD_DIM, CONTIGUOUS, 0, values);
+    s->mapping = guarded_create(s->device, sizeof(slots), slots);
     s->k = guarded_create(s->device, GATHERED * s->before.row_bytes, NULL);
     s->v = guarded_create(s->device, GATHERED * s->before.row_bytes, NULL);
     for (int i = 0; i < 2; i++) {
@@ -71,6 +74,7 @@ static void scene_close(scene *s) {
         if (s->queues[i] != NULL)
             expect_cl(clReleaseCommandQueue(s->queues[i]));
     }
+    guarded_destroy(&s->mapping);
     guarded_destroy(&s->k);
     guarded_destroy(&s->v);
     strided_destroy(&s->rows);
@@ -223,8 +227,7 @@ static void verify_pool(void *at) {
     pool_model_expect(&s->after, s->cache, "after the call");
 }
 
-/* The write comes from the host's arrays alone, so that the model can be written beside it. */
-static pagedcl_status write_on(scene *s, cl_command_queue queue, cl_event *event) {
+static void model_write(scene *s) {
     for (int t = 0; t < TOKENS; t++) {
         float row[HEAD_DIM];
         for (int d = 0; d < HEAD_DIM; d++)
@@ -232,6 +235,11 @@ static pagedcl_status write_on(scene *s, cl_command_queue queue, cl_event *event
         if (slots[t] >= 0)
             pool_model_write(&s->after, LAYER, slots[t], row, row);
     }
+}
+
+/* The write comes from the host's arrays alone, so that the model can be written beside it. */
+static pagedcl_status write_on(scene *s, cl_command_queue queue, cl_event *event) {
+    model_write(s);
     int64_t passed[TOKENS];
     memcpy(passed, slots, sizeof(slots));
     pagedcl_status status = pagedcl_cache_write(s->cache, queue, LAYER, &s->rows.view, &s->rows.view, PAGEDCL_FLOAT32,
@@ -301,6 +309,57 @@ Test(stub_cache, write_on_an_unordered_queue_survives_every_failure) {
     exhaust_upload((operation){.name = "pagedcl_cache_write on another, unordered queue",
                                .prepare = prepare_other_queue,
                                .call = call_write_unordered});
+}
+
+static pagedcl_status call_write_mapped(void *at) {
+    scene *s = at;
+    model_write(s);
+    return pagedcl_cache_write_mapped(s->cache, NULL, LAYER, &s->rows.view, &s->rows.view, PAGEDCL_FLOAT32,
+                                      s->mapping.mem, 0, TOKENS, 0, NULL, &s->event);
+}
+
+Test(stub_cache, write_mapped_survives_every_failure) {
+    exhaust_upload((operation){.name = "pagedcl_cache_write_mapped", .call = call_write_mapped});
+}
+
+static void prepare_faults(void *at) {
+    scene *s = at;
+    prepare_pool(s);
+    s->faults = (pagedcl_faults){7, 7};
+}
+
+static pagedcl_status call_read_faults(void *at) {
+    scene *s = at;
+    return pagedcl_cache_read_faults(s->cache, s->queues[1], &s->faults, 0, NULL, &s->event);
+}
+
+static void verify_faults(void *at) {
+    scene *s = at;
+    take_event(s);
+    cr_assert(s->faults.reads == 0 && s->faults.writes == 0);
+}
+
+static void untouched_faults(void *at) {
+    scene *s = at;
+    cr_assert_null(s->event, "an event of a failed call");
+    cr_assert(s->faults.reads == 7 && s->faults.writes == 7, "counters of a refused call");
+}
+
+Test(stub_cache, read_faults_survives_every_failure) {
+    const operation read_faults = {
+        .name = "pagedcl_cache_read_faults",
+        .prepare = prepare_faults,
+        .call = call_read_faults,
+        .verify = verify_faults,
+        .untouched = untouched_faults,
+        .tolerated = {{STUB_clReleaseEvent, "there is no second try at a release"},
+                      {STUB_clReleaseCommandQueue, "likewise"},
+                      {STUB_clRetainCommandQueue, "commands whose queue is unknown are ordered by their event"}},
+    };
+    scene s = scene_open();
+    scene_fill(&s);
+    exhaust(&read_faults, &s);
+    scene_close(&s);
 }
 
 static pagedcl_status call_gather(void *at) {

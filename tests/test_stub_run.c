@@ -21,6 +21,8 @@ static const struct run_case {
     {{.name = "paged, appending", .path = VARLEN_PAGED, .head_dim = 8, .causal = 1, .append = 1}, 2},
     {{.name = "decode", .path = DECODE, .head_dim = 8, .causal = 1}, 1},
     {{.name = "decode, appending", .path = DECODE, .head_dim = 8, .causal = 1, .append = 1}, 1},
+    {{.name = "decode, table on the device", .path = DECODE, .head_dim = 8, .append = 1, .device_table = true}, 1},
+    {{.name = "paged, table on the device", .path = VARLEN_PAGED, .head_dim = 8, .append = 1, .device_table = true}, 2},
     {{.name = "decode, appending, in splits",
       .path = DECODE,
       .head_dim = 8,
@@ -100,7 +102,8 @@ Test(stub_run, run_only_enqueues) {
     pagedcl_device_destroy(device);
 }
 
-/* A batch that was there before costs one write, for which nobody waits, and no memory. */
+/* A batch that was there before costs one write, for which nobody waits, with a table on the device one launch, and no
+   memory. */
 Test(stub_run, plan_uploads_by_one_write) {
     pagedcl_device *device = fixture_open();
     for (int i = 0; i < NUM_CASES; i++) {
@@ -113,7 +116,10 @@ Test(stub_run, plan_uploads_by_one_write) {
             stub_unwatch();
             size_t count = 0;
             const stub_record *records = stub_records(&count);
-            cr_assert(stub_count(STUB_clEnqueueWriteBuffer) == 1 && stub_count_commands() == 1, "%s", rig.name);
+            size_t launches = cases[i].c.device_table ? 1 : 0;
+            cr_assert(stub_count(STUB_clEnqueueWriteBuffer) == 1 && stub_count_commands() == 1 + launches, "%s",
+                      rig.name);
+            cr_assert_eq(stub_count(STUB_clEnqueueNDRangeKernel), launches, "%s", rig.name);
             for (size_t r = 0; r < count; r++) {
                 cr_assert(!records[r].blocking, "%s: a blocking write", rig.name);
                 cr_assert(turn < 2 || records[r].call != STUB_clCreateBuffer, "%s: a new buffer", rig.name);

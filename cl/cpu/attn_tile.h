@@ -74,12 +74,13 @@ static void row_load(float16 *to, keys_row row, int dim) {
     to[dim / 16] = (float16)(keys_load8(row, d, dim), d + 8 < dim ? keys_load8(row, d + 8, dim) : (float8)0);
 }
 
-/* Keys first .. first + TUNE_KEYS - 1; outside begin .. p->key_end - 1 they are zeros, and nothing is read. */
+/* Keys first .. first + TUNE_KEYS - 1; outside begin .. p->key_end - 1, and without a block, they are zeros, and nothing
+   is read. */
 static void tile_load_keys(const attn_problem *p, int first, int begin, float16 *tile) {
     for (int j = 0; j < TUNE_KEYS; j++) {
         int position = first + j;
         float16 *to = tile + j * K_VECTORS16;
-        if (position < begin || position >= p->key_end) {
+        if (position < begin || position >= p->key_end || !problem_has(p, position)) {
             for (int c = 0; c < K_VECTORS16; c++)
                 to[c] = 0;
             continue;
@@ -100,7 +101,7 @@ static void tile_load_values(const attn_problem *p, int first, int begin, float1
     for (int j = 0; j < TUNE_KEYS; j++) {
         int position = first + j;
         float16 *to = tile + j * V_VECTORS16;
-        if (position < begin || position >= p->key_end) {
+        if (position < begin || position >= p->key_end || !problem_has(p, position)) {
             for (int c = 0; c < V_VECTORS16; c++)
                 to[c] = 0;
             continue;
@@ -173,7 +174,7 @@ static float16 score_of_16(const attn_problem *p, int row, int position, float16
     score -= slope * LOG2_E * fabs(convert_float16(problem_position(p, row) - positions));
 #endif
     int16 seen = positions >= problem_low(p, row) && positions < min(problem_high(p, row), p->key_end);
-#if WITH_TREE
+#if WITH_TREE || WITH_GUARD
     int sees[16];
     for (int i = 0; i < 16; i++)
         sees[i] = position + i < p->k_len && problem_sees(p, row, position + i) ? -1 : 0;

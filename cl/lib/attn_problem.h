@@ -6,7 +6,9 @@
  * Shape macros: HEAD_DIM, HEAD_DIM_V, NUM_HEADS, NUM_KV_HEADS, Q_DTYPE, KV_DTYPE, OUT_DTYPE, ROTARY_DIM (0: none),
  * ROTARY_INTERLEAVED, and with WITH_PAGED those of pool.h. WITH_PAGED: keys come through a block table, not packed.
  * WITH_APPEND: keys from new_first on are read from k_new and v_new, and stored into the pool on the way. WITH_SPLITS: a
- * sequence's keys may be cut into parts. WITH_SOFTCAP, WITH_ALIBI, WITH_SINKS, WITH_TREE: the feature is compiled in.
+ * sequence's keys may be cut into parts. WITH_GUARD: block tables came from the device and have -1 where they name no
+ * block: keys there are seen by no row, and new tokens are not stored. WITH_SOFTCAP, WITH_ALIBI, WITH_SINKS, WITH_TREE:
+ * the feature is compiled in.
  *
  * The rows of a problem are the query rows of one sequence that read one KV head, query heads innermost: row r is token
  * r / GROUP, head kv_head * GROUP + r % GROUP. So K and V are read once for all of them.
@@ -16,8 +18,9 @@
 
 #if !defined(HEAD_DIM) || !defined(HEAD_DIM_V) || !defined(NUM_HEADS) || !defined(NUM_KV_HEADS) ||                     \
     !defined(WITH_PAGED) || !defined(WITH_APPEND) || !defined(WITH_SPLITS) || !defined(WITH_SOFTCAP) ||                \
-    !defined(WITH_ALIBI) || !defined(WITH_SINKS) || !defined(WITH_TREE) || !defined(ROTARY_DIM) ||                     \
-    !defined(ROTARY_INTERLEAVED) || !defined(TUNE_ROWS) || !defined(TUNE_KEYS) || !defined(TUNE_WG)
+    !defined(WITH_ALIBI) || !defined(WITH_SINKS) || !defined(WITH_TREE) || !defined(WITH_GUARD) ||                     \
+    !defined(ROTARY_DIM) || !defined(ROTARY_INTERLEAVED) || !defined(TUNE_ROWS) || !defined(TUNE_KEYS) ||              \
+    !defined(TUNE_WG)
 #error a macro of attn_problem.h is missing
 #endif
 
@@ -103,6 +106,7 @@ typedef struct attn_problem {
     int new_start; /* its row in k_new */
     int key_begin; /* keys of this part: key_begin .. key_end - 1 */
     int key_end;
+    int first_position; /* the first that matters: that a row sees, or that the run stores to */
     int first_split; /* the first split that matters */
     int split;       /* counted from that */
     int num_splits;
@@ -138,6 +142,7 @@ static void problem_from_record(attn_problem *p, const __global int *plan, int r
     p->first_split = record[8];
     p->tree = (const __global uint *)(plan + record[9]);
     p->tree_words = (p->q_len + 31) / 32;
+    p->first_position = record[10];
     p->num_rows = p->q_len * GROUP;
     p->table = plan + p->k_start;
 }
@@ -180,8 +185,21 @@ static int problem_high(const attn_problem *p, int row) {
     return p->mask.window.y < 0 ? p->k_len : clamp(problem_position(p, row) + right + 1, 0, p->k_len);
 }
 
+/* Whether the table has a block for a position below k_len. */
+static bool problem_has(const attn_problem *p, int position) {
+#if WITH_GUARD
+    return p->table[position / BLOCK_SIZE] >= 0;
+#else
+    (void)p;
+    (void)position;
+    return true;
+#endif
+}
+
 /* Whether a row sees the key at a position that lies between its low and high. */
 static bool problem_sees(const attn_problem *p, int row, int position) {
+    if (!problem_has(p, position))
+        return false;
 #if WITH_TREE
     int new_token = position - (p->k_len - p->q_len);
     if (new_token >= 0)
@@ -339,6 +357,8 @@ static void store_new(const attn_problem *p, int lane, int lanes) {
     for (int i = lane; i < (p->key_end - begin) * parts; i += lanes) {
         int position = begin + i / parts;
         int first = i % parts * width;
+        if (!problem_has(p, position))
+            continue;
         float scale = new_key_scale(p, position);
         for (int d = first; d < min(first + width, HEAD_DIM); d += 8)
             pool_store8(key_row(p, position), d, HEAD_DIM, new_key8(p, position, d), scale);

@@ -76,12 +76,12 @@ static void tile_load_q(const attn_problem *p, const __global STORAGE(Q) * q, lo
     }
 }
 
-/* Keys outside begin .. p->key_end - 1 are zeros: nothing there is read. */
+/* Keys outside begin .. p->key_end - 1, and those without a block, are zeros: nothing there is read. */
 static void tile_load_keys(const attn_problem *p, int first, int begin, tile_memory m) {
     for (int i = get_local_id(0); i < TUNE_KEYS * K_VECTORS; i += TUNE_WG) {
         int d = i % K_VECTORS * 8;
         int position = first + i / K_VECTORS;
-        bool inside = position >= begin && position < p->key_end;
+        bool inside = position >= begin && position < p->key_end && problem_has(p, position);
         tile_store8(m.kv + i / K_VECTORS * TILE_STRIDE + d, inside ? key8(p, position, d) : (float8)0);
     }
 }
@@ -89,7 +89,7 @@ static void tile_load_values(const attn_problem *p, int first, int begin, tile_m
     for (int i = get_local_id(0); i < TUNE_KEYS * V_VECTORS; i += TUNE_WG) {
         int d = i % V_VECTORS * 8;
         int position = first + i / V_VECTORS;
-        bool inside = position >= begin && position < p->key_end;
+        bool inside = position >= begin && position < p->key_end && problem_has(p, position);
         tile_store8(m.kv + i / V_VECTORS * TILE_STRIDE + d, inside ? value8(p, position, d) : (float8)0);
     }
 }

@@ -25,6 +25,12 @@
  * What belongs to something that the operator, the batch or the run does not have (window_left without has_window, the
  * slopes of an operator without ALiBi, an lse_offset without an lse) must be 0 or NULL: it is refused, by name.
  *
+ * Block tables are arrays of the host, and checked, or, of an operator with device_tables, a buffer that the host does
+ * not see. Then the entries that the lengths, which stay the host's, make use of are read once by a command of the plan,
+ * and an entry for which a table of the host would be refused is guarded against: no row sees its keys, new tokens for
+ * it are not stored, nothing outside the pool is touched, and the plan counts it (pagedcl_plan_read_faults). That two
+ * sequences append to one block is not noticed: its slots then hold tokens of either.
+ *
  * An operator is made once and builds its kernels. A plan holds one step's batch: it is checked and uploaded once and
  * serves all layers. Runs only enqueue: they allocate nothing, build nothing and do not block.
  *
@@ -73,6 +79,7 @@ typedef struct pagedcl_attn_desc {
     int32_t rotary_interleaved;
     int32_t has_tree; /* 1: batches are given a tree_mask, which hides keys beside causal and window */
     pagedcl_path paths;
+    int32_t device_tables; /* 1: batches take block_table_mem, with a cache; 0: block_table */
 } pagedcl_attn_desc;
 #define PAGEDCL_ATTN_DESC_INIT \
     { .struct_size = sizeof(pagedcl_attn_desc) }
@@ -101,7 +108,7 @@ PAGEDCL_API void pagedcl_plan_destroy(pagedcl_plan *plan);
  * Keys, of an operator without a cache, packed: cu_seqlens_k, and rows cu_seqlens_k[b] .. cu_seqlens_k[b+1] - 1 of k
  * and v. Of an operator with a cache, in the pool: block_table and cache_seqlens, the tokens to read, those that the run
  * itself appends included.
- * Arrays are the host's.
+ * Arrays are the host's, except block_table_mem.
  */
 typedef struct pagedcl_varlen_batch {
     size_t struct_size;           /* sizeof(pagedcl_varlen_batch), set by PAGEDCL_VARLEN_BATCH_INIT */
@@ -116,6 +123,10 @@ typedef struct pagedcl_varlen_batch {
                                      sequence of the batch appends to */
     const uint32_t *tree_mask;    /* with has_tree: for each query token of a sequence of q_len, ceil(q_len / 32) words;
                                      bit j % 32 of word j / 32: the token sees key seqlen_k - q_len + j */
+    cl_mem block_table_mem;     /* with device_tables, in place of block_table: int32 [num_seqs, block_table_stride] */
+    int64_t block_table_offset; /* its first element */
+    cl_uint num_events;         /* what the plan's commands wait for: events, as in OpenCL */
+    const cl_event *events;
 } pagedcl_varlen_batch;
 #define PAGEDCL_VARLEN_BATCH_INIT \
     { .struct_size = sizeof(pagedcl_varlen_batch) }
@@ -136,6 +147,10 @@ typedef struct pagedcl_decode_batch {
     int32_t num_splits;        /* parts that a sequence's keys are cut into, at most, 1 to 256 (clamped); 0: parts of a
                                      fixed number of tokens */
     const uint32_t *tree_mask; /* as in pagedcl_varlen_batch: [num_seqs, seqlen_q, ceil(seqlen_q / 32)] */
+    cl_mem block_table_mem;    /* these four too */
+    int64_t block_table_offset;
+    cl_uint num_events;
+    const cl_event *events;
 } pagedcl_decode_batch;
 #define PAGEDCL_DECODE_BATCH_INIT \
     { .struct_size = sizeof(pagedcl_decode_batch) }
@@ -143,15 +158,27 @@ typedef struct pagedcl_decode_batch {
 /*
  * Checks a batch, divides it among work-groups and uploads it by one write; the plan then stands for it until the next
  * such call. The arrays are copied, and may be changed at once; runs of the batch before may still be running. The call
- * does not block.
+ * does not block. block_table_mem is read by a command on `queue` behind the batch's events: commands that are behind a
+ * run of the batch, and on an in-order queue all that come later, may change it.
  * Errors: INVALID_ARGUMENT, INVALID_LENGTH (negative, falling, more than 2^31 - 1 tokens), CAPACITY (tokens that the
  * table row has no room for), INVALID_BLOCK (an entry inside the used length that is -1 or not in the pool; a block
- * that two sequences append to), OUT_OF_DEVICE_MEMORY. The messages name the sequence.
+ * that two sequences append to), BUFFER_TOO_SMALL (block_table_mem, for num_seqs rows), OUT_OF_DEVICE_MEMORY. The
+ * messages name the sequence.
  */
 PAGEDCL_API pagedcl_status pagedcl_plan_varlen(pagedcl_plan *plan, cl_command_queue queue,
                                                const pagedcl_varlen_batch *batch);
 PAGEDCL_API pagedcl_status pagedcl_plan_decode(pagedcl_plan *plan, cl_command_queue queue,
                                                const pagedcl_decode_batch *batch);
+
+/*
+ * Enqueues a read of the plan's faults: table entries that its batches had to guard against since it was made. Each
+ * batch counts each bad entry once, whatever its runs: in reads, if its block holds tokens from before the append; in
+ * writes, if the run appends to it. An entry that is not in use does not count, nor does -1 for a block of which only
+ * tokens left of the window were to be seen, nor any of a sequence without query tokens. *faults must stay until *event
+ * is complete; num_events, events and event are as in cache.h. Errors: INVALID_ARGUMENT (also: no device_tables).
+ */
+PAGEDCL_API pagedcl_status pagedcl_plan_read_faults(pagedcl_plan *plan, cl_command_queue queue, pagedcl_faults *faults,
+                                                    cl_uint num_events, const cl_event *events, cl_event *event);
 
 /* The tensors of a run. T: total query rows of the plan. Offsets and strides are in elements. */
 typedef struct pagedcl_attn_args {

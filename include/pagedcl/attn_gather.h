@@ -17,8 +17,8 @@ typedef struct pagedcl_attn_gather pagedcl_attn_gather;
 
 /*
  * Makes the baseline of an operator: the same heads, dtypes, scale and causality. The operator is kept alive.
- * Errors: as pagedcl_attn_create; UNSUPPORTED for an operator with a window, softcap, ALiBi, sinks, rotary embedding or
- * tree masks, or whose V is not shaped like K.
+ * Errors: as pagedcl_attn_create; UNSUPPORTED for an operator with a window, softcap, ALiBi, sinks, rotary embedding,
+ * tree masks or block tables on the device, or whose V is not shaped like K.
  */
 PAGEDCL_API pagedcl_status pagedcl_attn_gather_create(pagedcl_device *device, pagedcl_attn *attn,
                                                       pagedcl_attn_gather **gather);

@@ -116,6 +116,33 @@ PAGEDCL_API pagedcl_status pagedcl_cache_write(pagedcl_cache *cache, cl_command_
                                                const int64_t *slot_mapping, int64_t num_slots, cl_uint num_events,
                                                const cl_event *events, cl_event *event);
 
+/* Counters of what kernels guarded against, as the device counts: from 0 on, modulo 2^32. What happened between two
+   readings is their difference. */
+typedef struct pagedcl_faults {
+    uint32_t reads;
+    uint32_t writes;
+} pagedcl_faults;
+
+/*
+ * The same with slots on the device: int64 from element slot_mapping_offset of slot_mapping on, which the host does not
+ * see. A slot that is neither in the pool nor -1 stores nothing, and counts in the cache's faults, once a row, as a
+ * write. A slot that occurs twice is not noticed: its elements are then of either row.
+ * Errors: INVALID_ARGUMENT, BUFFER_TOO_SMALL.
+ */
+PAGEDCL_API pagedcl_status pagedcl_cache_write_mapped(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
+                                                      const pagedcl_tensor *k, const pagedcl_tensor *v,
+                                                      pagedcl_dtype dtype, cl_mem slot_mapping,
+                                                      int64_t slot_mapping_offset, int64_t num_slots,
+                                                      cl_uint num_events, const cl_event *events, cl_event *event);
+
+/*
+ * Enqueues a read of the cache's faults since it was made. *faults must stay until *event is complete. Errors:
+ * INVALID_ARGUMENT.
+ */
+PAGEDCL_API pagedcl_status pagedcl_cache_read_faults(pagedcl_cache *cache, cl_command_queue queue,
+                                                     pagedcl_faults *faults, cl_uint num_events, const cl_event *events,
+                                                     cl_event *event);
+
 /*
  * Reads the first seqlens[i] tokens of each sequence through its block table into k and v, packed one sequence behind
  * the other: [sum of seqlens, num_kv_heads, head_dim], contiguous from `offset`, in the pool's dtype, which is not one

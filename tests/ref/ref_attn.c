@@ -52,6 +52,8 @@ static int64_t position_of(const query *row) {
 
 static bool sees(const ref_attn *attn, const query *row, int32_t key) {
     int64_t position = position_of(row), new_token = (int64_t)key - (row->seqlen_k - row->seqlen_q);
+    if (attn->hidden && attn->hidden[key])
+        return false;
     if (attn->causal && key > position)
         return false;
     if (attn->has_window && attn->window_left >= 0 && key < position - attn->window_left)
@@ -132,6 +134,8 @@ void ref_attn_varlen(const ref_attn *attn, int32_t num_seqs, const float *q, con
                           out + first_row * head_dim_v(attn), lse + first_row);
         if (one.alibi_slopes)
             one.alibi_slopes += attn->alibi_seq_stride;
+        if (one.hidden)
+            one.hidden += seqlen_k;
         if (one.tree_mask)
             one.tree_mask += (int64_t)seqlen_q * ((seqlen_q + 31) / 32);
     }

@@ -24,6 +24,7 @@ typedef struct ref_attn {
     int64_t alibi_seq_stride;
     const float *sinks;        /* [num_heads] */
     const uint32_t *tree_mask; /* of the sequences one behind the other: [seqlen_q, ceil(seqlen_q / 32)] each */
+    const bool *hidden;        /* keys of the sequences one behind the other: no row sees those that are true */
     int32_t rotary_dim;
     bool rotary_interleaved;
     const float *rotary_cos, *rotary_sin; /* [positions, rotary_dim / 2] */

@@ -375,7 +375,7 @@ static void store_tokens(const attn_problem *p, pool_model *pool, bool new_ones)
         for (int32_t t = new_ones ? old : 0; t < (new_ones ? seqlen : old); t++) {
             int64_t block = p->block_table[b * p->block_table_stride + t / p->c.block_size];
             int64_t row = p->cu_seqlens_k[b] + t;
-            if (block >= 0)
+            if (block >= 0 && block < p->num_blocks)
                 pool_model_write(pool, p->c.num_layers - 1, block * p->c.block_size + t % p->c.block_size,
                                  p->k + row * k_row(p), p->v + row * v_row(p));
         }
@@ -393,10 +393,24 @@ pool_model attn_problem_pool(const attn_problem *p, bool after) {
 
 /* ---- the answer ---- */
 
+/* Keys whose table entries name no block; of packed keys there are none. */
+static bool *hidden_of(const attn_problem *p) {
+    bool *hidden = fixture_alloc((size_t)attn_total_k(p) * sizeof(bool)), *next = hidden;
+    for (int32_t b = 0; b < p->c.num_seqs; b++)
+        for (int32_t t = 0; t < p->cu_seqlens_k[b + 1] - p->cu_seqlens_k[b]; t++) {
+            int32_t block = p->block_table[b * p->block_table_stride + t / p->c.block_size];
+            *next++ = p->c.path != VARLEN_PACKED && (block < 0 || block >= p->num_blocks);
+        }
+    return hidden;
+}
+
 void attn_reference(const attn_problem *p, double **out, double **lse) {
     ref_attn attn = reference_of(p);
+    bool *hidden = hidden_of(p);
+    attn.hidden = hidden;
     int64_t rows = (int64_t)attn_total_q(p) * p->num_heads;
     *out = fixture_poisoned((size_t)(rows * p->c.head_dim_v) * sizeof(double));
     *lse = fixture_poisoned((size_t)rows * sizeof(double));
     ref_attn_varlen(&attn, p->c.num_seqs, p->q, p->cu_seqlens_q, p->k, p->v, p->cu_seqlens_k, *out, *lse);
+    free(hidden);
 }

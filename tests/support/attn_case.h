@@ -53,8 +53,9 @@ typedef struct attn_case {
     bool sinks;
     int32_t rotary_dim;
     bool rotary_interleaved;
-    bool both_paths; /* the operator may plan the other path of a pool too */
-    bool tree;       /* random masks, which hide the second of the last keys from all, and its V is NaN */
+    bool both_paths;   /* the operator may plan the other path of a pool too */
+    bool device_table; /* of the pool's paths: the table is a buffer */
+    bool tree;         /* random masks, which hide the second of the last keys from all, and its V is NaN */
 } attn_case;
 
 /* Values are what is stored, exactly; they may be changed before a rig is opened. */
@@ -76,7 +77,8 @@ typedef struct attn_problem {
     float *rotary_sin;
     uint32_t *tree_mask; /* as the batch wants it */
     int32_t num_blocks;
-    int32_t *block_table; /* [num_seqs, block_table_stride] */
+    int32_t *block_table; /* [num_seqs, block_table_stride]; with device_table entries may be changed to name no block:
+                             tokens there are hidden, and not stored */
     int32_t block_table_stride;
     int32_t *cache_seqlens; /* [num_seqs]: as the path's batch wants it */
 } attn_problem;

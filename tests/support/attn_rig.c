@@ -64,9 +64,22 @@ static void open_features(attn_rig *rig, pagedcl_attn_desc *desc) {
     rig->rotary_sin = open_floats(rig->device, p->rotary_sin, angles);
 }
 
+/* A table behind two entries of poison. */
+enum { TABLE_OFFSET = 2 };
+static guarded open_table(const pagedcl_device *device, const attn_problem *p) {
+    size_t entries = (size_t)p->c.num_seqs * (size_t)p->block_table_stride;
+    int32_t *content = fixture_poisoned((TABLE_OFFSET + entries) * sizeof(int32_t));
+    memcpy(content + TABLE_OFFSET, p->block_table, entries * sizeof(int32_t));
+    guarded buffer = guarded_create(device, (TABLE_OFFSET + entries) * sizeof(int32_t), content);
+    free(content);
+    return buffer;
+}
+
 attn_rig attn_rig_open(pagedcl_device *device, pagedcl_tier tier, const attn_problem *p) {
     attn_rig rig = {.problem = p, .device = device};
     snprintf(rig.name, sizeof(rig.name), "%s, %s", p->c.name, pagedcl_tier_name(tier));
+    if (p->c.device_table)
+        rig.block_table = open_table(device, p);
     pagedcl_attn_desc desc = PAGEDCL_ATTN_DESC_INIT;
     if (p->c.path == VARLEN_PACKED) {
         desc.num_kv_heads = p->c.num_kv_heads;
@@ -87,6 +100,7 @@ attn_rig attn_rig_open(pagedcl_device *device, pagedcl_tier tier, const attn_pro
     desc.softmax_scale = p->c.scale;
     desc.causal = p->c.causal;
     desc.tier = tier;
+    desc.device_tables = p->c.device_table;
     if (!p->c.both_paths)
         desc.paths = p->c.path == DECODE ? PAGEDCL_PATH_DECODE : PAGEDCL_PATH_VARLEN;
     open_features(&rig, &desc);
@@ -111,7 +125,8 @@ void attn_rig_close(attn_rig *rig) {
     strided *tensors[] = {&rig->q, &rig->k, &rig->v, &rig->k_new, &rig->v_new, &rig->out};
     for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++)
         strided_destroy(tensors[i]);
-    guarded *buffers[] = {&rig->lse, &rig->alibi_slopes, &rig->sinks, &rig->rotary_cos, &rig->rotary_sin};
+    guarded *buffers[] = {&rig->block_table, &rig->lse,        &rig->alibi_slopes,
+                          &rig->sinks,       &rig->rotary_cos, &rig->rotary_sin};
     for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++)
         guarded_destroy(buffers[i]);
 }
@@ -138,6 +153,8 @@ pagedcl_status attn_rig_plan(attn_rig *rig, cl_command_queue queue) {
         {copy_ints(p->tree_mask, words), words},
     };
     const uint32_t *tree_mask = p->tree_mask ? arrays[4].values : NULL;
+    const int32_t *host_table = p->c.device_table ? NULL : arrays[3].values;
+    int64_t table_offset = p->c.device_table ? TABLE_OFFSET : 0;
     pagedcl_status status;
     if (p->c.path == DECODE) {
         pagedcl_decode_batch batch = PAGEDCL_DECODE_BATCH_INIT;
@@ -145,7 +162,9 @@ pagedcl_status attn_rig_plan(attn_rig *rig, cl_command_queue queue) {
         batch.seqlen_q = p->c.seqlen_q;
         batch.seqlen_new = p->c.append;
         batch.cache_seqlens = arrays[2].values;
-        batch.block_table = arrays[3].values;
+        batch.block_table = host_table;
+        batch.block_table_mem = rig->block_table.mem;
+        batch.block_table_offset = table_offset;
         batch.block_table_stride = p->block_table_stride;
         batch.num_splits = p->c.num_splits;
         batch.tree_mask = tree_mask;
@@ -159,7 +178,9 @@ pagedcl_status attn_rig_plan(attn_rig *rig, cl_command_queue queue) {
             batch.cu_seqlens_k = arrays[1].values;
         } else {
             batch.cache_seqlens = arrays[2].values;
-            batch.block_table = arrays[3].values;
+            batch.block_table = host_table;
+            batch.block_table_mem = rig->block_table.mem;
+            batch.block_table_offset = table_offset;
             batch.block_table_stride = p->block_table_stride;
             batch.append = p->c.append;
         }

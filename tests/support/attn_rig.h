@@ -29,6 +29,7 @@ typedef struct attn_rig {
     pagedcl_attn *attn;
     pagedcl_plan *plan;
     strided q, k, v, k_new, v_new, out;
+    guarded block_table; /* with device_table: two entries of poison, then the table as it is when the rig opens */
     guarded lse, alibi_slopes, sinks, rotary_cos, rotary_sin;
     char name[128]; /* the case and the tier, for messages */
 } attn_rig;

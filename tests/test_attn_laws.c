@@ -355,6 +355,7 @@ Test(attn_laws, a_step_keeps_the_batch_it_was_planned_with, .timeout = 120) {
             args.q.offset = i * both.num_heads * 64;
             args.out = outs[i].view;
             args.lse = NULL;
+            args.lse_offset = 0;
             bool held = i == 0 && turn % 10 == 0;
             expect_ok(pagedcl_attn_run(rig.attn, NULL, rig.plan, &args, held, held ? &start : NULL, NULL));
         }
@@ -475,6 +476,7 @@ Test(attn_laws, plans_do_not_disturb_each_other) {
         args.q.offset = i * both.num_heads * 64;
         args.out = outs[i].view;
         args.lse = NULL;
+        args.lse_offset = 0;
         expect_ok(pagedcl_attn_run(rig.attn, NULL, plans[i], &args, 0, NULL, NULL));
     }
     for (int i = 0; i < 2; i++) {

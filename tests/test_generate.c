@@ -113,26 +113,28 @@ static int32_t check_text(const char *name, int32_t index, const engine_text *te
     return i;
 }
 
-/* Generates the texts of all cases and checks them. logit_tolerance: of the first logits. */
-static engine_stats run_cases(const char *name, const engine_options *options, double close_margin,
-                              double logit_tolerance) {
+/* Generates the texts of all cases, `rounds` times, and checks them. logit_tolerance: of the first logits. */
+static engine_stats run_rounds(const char *name, const engine_options *options, double close_margin,
+                               double logit_tolerance, int32_t rounds) {
     engine_error error;
     pagedcl_device *device = fixture_open();
     engine *e = engine_create(&config, options, &error);
     cr_assert(e != NULL && engine_load(e, device, MODEL_DIR, &error), "%s: %s", name, error.text);
-    for (int32_t i = 0; i < num_cases; i++)
-        cr_assert(engine_add(e, cases[i].prompt, cases[i].num_prompt, NUM_NEW, &error), "%s: %s", name, error.text);
+    for (int32_t i = 0; i < rounds * num_cases; i++) {
+        const golden_case *golden = &cases[i % num_cases];
+        cr_assert(engine_add(e, golden->prompt, golden->num_prompt, NUM_NEW, &error), "%s: %s", name, error.text);
+    }
     while (!engine_finished(e))
         cr_assert(engine_run_step(e, &error), "%s: %s", name, error.text);
     int32_t compared = 0;
-    for (int32_t i = 0; i < num_cases; i++) {
+    for (int32_t i = 0; i < rounds * num_cases; i++) {
         engine_text text = engine_get_text(e, i);
-        double difference = largest_difference(text.first_logits, cases[i].first_logits);
-        cr_assert(difference <= logit_tolerance, "%s: case %" PRId32 ": first logits differ by %g", name, i,
+        double difference = largest_difference(text.first_logits, cases[i % num_cases].first_logits);
+        cr_assert(difference <= logit_tolerance, "%s: case %" PRId32 ": first logits differ by %g", name, i % num_cases,
                   difference);
-        compared += check_text(name, i, &text, close_margin);
+        compared += check_text(name, i % num_cases, &text, close_margin);
     }
-    cr_assert_gt(compared, num_cases, "%s: hardly a token was compared", name);
+    cr_assert_gt(compared, rounds * num_cases, "%s: hardly a token was compared", name);
     engine_stats stats;
     cr_assert(engine_get_stats(e, &stats, &error), "%s: %s", name, error.text);
     cr_assert_eq(stats.schedule.blocks.used, 0, "%s: blocks are left in use", name);
@@ -141,11 +143,17 @@ static engine_stats run_cases(const char *name, const engine_options *options, d
     return stats;
 }
 
+static engine_stats run_cases(const char *name, const engine_options *options, double close_margin,
+                              double logit_tolerance) {
+    return run_rounds(name, options, close_margin, logit_tolerance, 1);
+}
+
 static void run_alone(int32_t block_size) {
     char name[64];
     snprintf(name, sizeof name, "alone, block size %" PRId32, block_size);
     engine_options options = options_of(block_size);
     options.max_batch = 1;
+    options.without_prefix_cache = true;
     engine_stats stats = run_cases(name, &options, CLOSE_MARGIN, 2e-3);
     cr_assert_eq(stats.schedule.peak_running, 1);
     cr_assert_eq(stats.schedule.shared_tokens, 0);
@@ -161,6 +169,15 @@ Test(generate, alone_block_size_16) {
 
 Test(generate, alone_block_size_32) {
     run_alone(32);
+}
+
+/* Each case twice, the second time when all have ended: nothing of its prompt is computed but the last token. */
+Test(generate, prefixes_of_texts_that_ended) {
+    engine_options options = options_of(16);
+    options.max_batch = 1;
+    engine_stats stats = run_rounds("prefix cache", &options, CLOSE_MARGIN, 2e-3, 2);
+    cr_assert_eq(stats.schedule.peak_running, 1);
+    cr_assert_geq(stats.schedule.shared_tokens, stats.schedule.admitted_tokens / 2 - num_cases);
 }
 
 static void run_batch(int32_t block_size) {

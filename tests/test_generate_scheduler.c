@@ -294,6 +294,36 @@ Test(generate_scheduler, shares_equal_prompts) {
     cr_assert_eq(stats.prefill_tokens, 48 + 1);
 }
 
+/* One at a time, so that each starts when the one before has ended: the prefix cache has its blocks, whole and in part. */
+Test(generate_scheduler, shares_with_what_has_ended) {
+    random_state random = {.seed = 6};
+    prompt prompts[3];
+    for (int32_t i = 0; i < 3; i++)
+        prompts[i] = make_prompt(&random, 100, 120, 5);
+    scheduler_options options = {
+        .num_blocks = 40, .block_size = 16, .max_batch = 1, .chunk_tokens = 64, .max_tokens = 1000};
+    scheduler_stats stats = run_all(&options, "ended", prompts, 3);
+    cr_assert_geq(stats.shared_tokens, 2 * 100);
+    cr_assert_eq(stats.admitted_tokens, 3 * 120);
+    cr_assert_eq(stats.prefill_tokens, 3 * 120 - stats.shared_tokens);
+    cr_assert_eq(stats.peak_running, 1);
+    cr_assert_eq(stats.blocks.copies, 2, "the seventh block matches in part");
+    cr_assert_gt(stats.blocks.cached, 0);
+}
+
+/* A pool that is full of what has ended takes it back block by block. */
+Test(generate_scheduler, takes_cached_blocks) {
+    random_state random = {.seed = 7};
+    prompt prompts[6];
+    for (int32_t i = 0; i < 6; i++)
+        prompts[i] = make_prompt(&random, 20, 100, 10);
+    scheduler_options options = {
+        .num_blocks = 8, .block_size = 16, .max_batch = 3, .chunk_tokens = 64, .max_tokens = 1000};
+    scheduler_stats stats = run_all(&options, "full of cached blocks", prompts, 6);
+    cr_assert_gt(stats.blocks.evicted, 0);
+    cr_assert_gt(stats.shared_tokens, 0);
+}
+
 /* Two prompts of 4 blocks that grow to 8 each in a pool of 10: the second gives way, the first never does. */
 Test(generate_scheduler, preempts_the_last) {
     random_state random = {.seed = 4};

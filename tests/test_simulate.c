@@ -117,6 +117,52 @@ Test(simulate, counts_a_preemption) {
     json_decref(document);
 }
 
+/* The same pool: the second one's two blocks go to host memory and come back when the first one has ended. */
+Test(simulate, counts_a_swap) {
+    write_trace("{\"arrival\": 0, \"prompt\": 4, \"output\": 9}\n"
+                "{\"arrival\": 0, \"prompt\": 4, \"output\": 6}");
+    json_t *document =
+        document_of(RUN("--pool-blocks=4", "--chunk=8", "--policy=swap", "--swap-ms=250", SECOND_STEPS), 0);
+    const json_t *pool = pool_of(document, 0);
+    cr_expect_str_eq(json_string_value(json_object_get(document, "policy")), "swap");
+    expect_number(pool, "steps", 10);
+    expect_number(pool, "seconds", 10 + (2 + 2) * 0.25);
+    expect_number(pool, "mean_occupancy", (2 + 4 * 4 + 3 * (1.5 + 3) + 3 * 1.5) / (11 * 4.0));
+    expect_number(pool, "preemptions", 1);
+    expect_number(pool, "recomputed_tokens", 0);
+    expect_number(pool, "swapped_blocks", 4);
+    json_decref(document);
+
+    /* Too little host memory. */
+    document = document_of(RUN("--pool-blocks=4", "--chunk=8", "--policy=swap", "--host-blocks=1", SECOND_STEPS), 0);
+    pool = pool_of(document, 0);
+    expect_number(pool, "seconds", 10);
+    expect_number(pool, "recomputed_tokens", 4);
+    expect_number(pool, "swapped_blocks", 0);
+    json_decref(document);
+}
+
+/* Whatever the pool and the host tier, every request ends, and a pool that preempts nobody swaps nothing. */
+Test(simulate, swaps_in_every_size) {
+    for (int host = 1; host < 200; host *= 3) {
+        char option[32];
+        snprintf(option, sizeof option, "--host-blocks=%d", host);
+        json_t *document = document_of(RUN("--json", "--policy=swap", "--watermark=2", option,
+                                           "--pool-blocks=47,48,60,90,130,1000", TEST_TRACES_DIR "/chat.jsonl"),
+                                       0);
+        size_t index;
+        const json_t *pool;
+        json_array_foreach(json_object_get(document, "pools"), index, pool) {
+            cr_expect_str_eq(json_string_value(json_object_get(pool, "status")), "PAGEDCL_SUCCESS");
+            json_int_t swapped = json_integer_value(json_object_get(pool, "swapped_blocks"));
+            cr_expect_eq(swapped % 2, 0, "what goes out comes back");
+            if (index == 5)
+                cr_expect_eq(swapped, 0);
+        }
+        json_decref(document);
+    }
+}
+
 Test(simulate, charges_rows_and_tokens) {
     write_trace("{\"arrival\": 0, \"prompt\": 6, \"output\": 2}\n{\"arrival\": 0, \"prompt\": 3, \"output\": 2}\n");
     json_t *document = document_of(RUN("--pool-blocks=8", "--chunk=8", "--step-ms=1000", "--prefill-ms=250",
@@ -365,5 +411,9 @@ Test(simulate, refuses_bad_options) {
     expect_refused(RUN("--step-ms=nan", path), "--step-ms is \"nan\"");
     expect_refused(RUN("--decode-ms=-1", path), "milliseconds from 0");
     expect_refused(RUN("--timestamp=us", path), "--timestamp is \"us\"");
-    expect_refused(RUN("--policy", path), "unrecognized option");
+    expect_refused(RUN("--polite", path), "unrecognized option");
+    expect_refused(RUN("--policy=drop", path), "--policy is \"drop\"; it must be recompute or swap");
+    expect_refused(RUN("--host-blocks=4", path), "--host-blocks is for --policy swap");
+    expect_refused(RUN("--policy=swap", "--host-blocks=0", path), "--host-blocks is \"0\"");
+    expect_refused(RUN("--swap-ms=-1", path), "--swap-ms is");
 }

@@ -37,6 +37,7 @@ enum {
     KEY_POOL_BLOCKS,
     KEY_CHUNK,
     KEY_MAX_BATCH,
+    KEY_NO_PREFIX_CACHE,
     KEY_JSON,
     KEY_LOGITS,
 };
@@ -59,6 +60,7 @@ static const struct argp_option options[] = {
     {"pool-blocks", KEY_POOL_BLOCKS, "N", 0, "Blocks of the pool (enough, up to half of the device's memory)", 3},
     {"chunk", KEY_CHUNK, "N", 0, "Prompt tokens that a step computes, at most (256)", 3},
     {"max-batch", KEY_MAX_BATCH, "N", 0, "Prompts that run at once, at most (32)", 3},
+    {"no-prefix-cache", KEY_NO_PREFIX_CACHE, NULL, 0, "Compute again what texts that ended had in common", 3},
     {NULL, 0, NULL, 0, "Output:", 4},
     {"json", KEY_JSON, NULL, 0, "Print one JSON document at the end, and no text before", 4},
     {"logits", KEY_LOGITS, NULL, 0, "With --json: the logits of each first new token too", 4},
@@ -162,6 +164,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         return parse_integer("chunk", value, 1 << 16, &a->engine.chunk_tokens);
     case KEY_MAX_BATCH:
         return parse_integer("max-batch", value, 1 << 12, &a->engine.max_batch);
+    case KEY_NO_PREFIX_CACHE:
+        a->engine.without_prefix_cache = true;
+        return 0;
     case KEY_JSON:
         a->json = true;
         return 0;

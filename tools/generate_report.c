@@ -42,6 +42,11 @@ static double rate(int64_t tokens, double seconds) {
     return seconds > 0 ? (double)tokens / seconds : 0;
 }
 
+/* Of the tokens that were to be computed, those that were there already. */
+static double hit_rate(const scheduler_stats *schedule) {
+    return schedule->admitted_tokens > 0 ? (double)schedule->shared_tokens / (double)schedule->admitted_tokens : 0;
+}
+
 bool generate_report_table(const generate_run *run, engine_error *error) {
     summary s;
     if (!summarise(run, &s, error))
@@ -70,9 +75,9 @@ bool generate_report_table(const generate_run *run, engine_error *error) {
             schedule->blocks.peak_used, schedule->blocks.total, schedule->blocks.used, run->options->block_size,
             (double)s.pool_bytes / (1 << 20), pagedcl_dtype_name(run->options->kv_dtype));
     fprintf(stderr,
-            "sharing      saved %" PRId64 " blocks and the computation of %" PRId64 " tokens; %" PRId64
-            " blocks copied on write\n",
-            schedule->shared_blocks, schedule->shared_tokens, schedule->blocks.copies);
+            "sharing      saved %" PRId64 " blocks and the computation of %" PRId64
+            " tokens, %.1f %% of the prompts'; %" PRId64 " blocks copied on write\n",
+            schedule->shared_blocks, schedule->shared_tokens, 100 * hit_rate(schedule), schedule->blocks.copies);
     fprintf(stderr, "preemptions  %" PRId64 ", %" PRId64 " tokens computed again\n", schedule->preemptions,
             schedule->recomputed_tokens);
     return true;
@@ -143,6 +148,7 @@ static json_t *options_to_json(const engine_options *options, bool *ok) {
     set_integer(json, "pool_blocks", options->num_blocks, ok);
     set_integer(json, "chunk", options->chunk_tokens, ok);
     set_integer(json, "max_batch", options->max_batch, ok);
+    set(json, "prefix_cache", json_boolean(!options->without_prefix_cache), ok);
     set_real(json, "temperature", (double)options->sampling.temperature, ok);
     set_real(json, "top_p", (double)options->sampling.top_p, ok);
     set_integer(json, "seed", (int64_t)options->seed, ok);
@@ -178,6 +184,10 @@ static json_t *summary_to_json(const generate_run *run, const summary *s, bool *
     set_integer(json, "blocks_copied", blocks->copies, ok);
     set_integer(json, "blocks_saved_by_sharing", schedule->shared_blocks, ok);
     set_integer(json, "tokens_saved_by_sharing", schedule->shared_tokens, ok);
+    set_real(json, "prefix_hit_rate", hit_rate(schedule), ok);
+    set_integer(json, "prefix_blocks_stored", blocks->stored, ok);
+    set_integer(json, "prefix_blocks_evicted", blocks->evicted, ok);
+    set_integer(json, "blocks_cached", blocks->cached, ok);
     set_integer(json, "preemptions", schedule->preemptions, ok);
     set_integer(json, "recomputed_tokens", schedule->recomputed_tokens, ok);
     return json;

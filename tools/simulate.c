@@ -34,9 +34,12 @@ enum {
     KEY_MAX_BATCH,
     KEY_CHUNK,
     KEY_WATERMARK,
+    KEY_POLICY,
+    KEY_HOST_BLOCKS,
     KEY_STEP_MS,
     KEY_PREFILL_MS,
     KEY_DECODE_MS,
+    KEY_SWAP_MS,
     KEY_HASH_BLOCK,
     KEY_TIMESTAMP,
     KEY_SVG,
@@ -50,10 +53,13 @@ static const struct argp_option options[] = {
     {"max-batch", KEY_MAX_BATCH, "N", 0, "Requests that run at once, at most (64)", 1},
     {"chunk", KEY_CHUNK, "N", 0, "Prompt tokens that a step computes, at most (2048)", 1},
     {"watermark", KEY_WATERMARK, "N", 0, "Blocks that admission leaves free (0)", 1},
+    {"policy", KEY_POLICY, "POLICY", 0, "How requests are preempted: recompute or swap (recompute)", 1},
+    {"host-blocks", KEY_HOST_BLOCKS, "N", 0, "With swap: blocks of host memory (as many as the pool)", 1},
     {NULL, 0, NULL, 0, "Time of a step, a model and no measurement; put in what your engine takes:", 2},
     {"step-ms", KEY_STEP_MS, "MS", 0, "Of every step (10)", 2},
     {"prefill-ms", KEY_PREFILL_MS, "MS", 0, "More for each prompt token in it (0.1)", 2},
     {"decode-ms", KEY_DECODE_MS, "MS", 0, "More for each request that decodes in it (0.1)", 2},
+    {"swap-ms", KEY_SWAP_MS, "MS", 0, "More for each block swapped, out or in, before it (0.1)", 2},
     {NULL, 0, NULL, 0, "The public layout:", 3},
     {"hash-block", KEY_HASH_BLOCK, "N", 0, "Tokens that a hash id stands for (512)", 3},
     {"timestamp", KEY_TIMESTAMP, "UNIT", 0, "What timestamps count: ms or s (ms)", 3},
@@ -116,6 +122,21 @@ static error_t parse_timestamp(const char *value, double *unit) {
     return 0;
 }
 
+static error_t parse_policy(const char *value, bool *swap) {
+    if (strcmp(value, "recompute") != 0 && strcmp(value, "swap") != 0)
+        return bad_value("policy", value, "recompute or swap");
+    *swap = strcmp(value, "swap") == 0;
+    return 0;
+}
+
+/* Options that go together, once all are known. */
+static error_t check_options(const arguments *a) {
+    if (a->options.host_blocks == 0 || a->options.swap)
+        return 0;
+    command_fail("--host-blocks is for --policy swap");
+    return EINVAL;
+}
+
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
@@ -132,12 +153,18 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         return parse_count("chunk", value, 1, 1 << 24, &a->options.chunk);
     case KEY_WATERMARK:
         return parse_count("watermark", value, 0, 1 << 24, &a->options.watermark);
+    case KEY_POLICY:
+        return parse_policy(value, &a->options.swap);
+    case KEY_HOST_BLOCKS:
+        return parse_count("host-blocks", value, 1, INT32_MAX, &a->options.host_blocks);
     case KEY_STEP_MS:
         return parse_ms("step-ms", value, &a->options.step_seconds);
     case KEY_PREFILL_MS:
         return parse_ms("prefill-ms", value, &a->options.prefill_seconds);
     case KEY_DECODE_MS:
         return parse_ms("decode-ms", value, &a->options.decode_seconds);
+    case KEY_SWAP_MS:
+        return parse_ms("swap-ms", value, &a->options.swap_seconds);
     case KEY_HASH_BLOCK:
         return parse_count("hash-block", value, 1, 1 << 24, &a->format.hash_tokens);
     case KEY_TIMESTAMP:
@@ -152,6 +179,8 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         a->paths = state->argv + state->next;
         a->num_paths = state->argc - state->next;
         return 0;
+    case ARGP_KEY_END:
+        return check_options(a);
     case ARGP_KEY_NO_ARGS:
         command_fail("simulate needs a trace; `pagedcl simulate --help` explains it");
         return EINVAL;
@@ -176,7 +205,7 @@ static const struct argp argp = {
     "Prompts share a prefix where their leading hash_ids are equal.\n\n"
     "A request is admitted, in the order of arrival, when the pool has blocks for all its tokens; whole blocks are "
     "found in the prefix cache. When blocks run out, the request admitted last gives its blocks up and is computed "
-    "again later.\n\n"
+    "again later; with --policy swap its blocks wait in host memory while there is room.\n\n"
     "The exit status is 0; 1 when a request never fits into one of the pools; 2 when a trace cannot be read.",
     NULL,
     NULL,
@@ -286,16 +315,23 @@ static void print_table(const arguments *a, const trace *t, const simulate_curve
            t->requests[t->num_requests - 1].arrival, sum->prompt_tokens, sum->output_tokens);
     printf("blocks    %" PRId32 " tokens each; the largest request takes %" PRId64 " (%s, line %" PRId32 ")\n",
            o->block_size, sum->largest_blocks, a->paths[sum->largest->file], sum->largest->line);
-    printf("a step    %g ms, %g ms more a prompt token, %g ms more a decoding request: a model, not measured\n\n",
-           o->step_seconds * 1e3, o->prefill_seconds * 1e3, o->decode_seconds * 1e3);
-    printf("%10s  %8s  %8s  %8s  %8s  %11s  %10s  %11s\n", "blocks", "hit rate", "peak use", "mean use", "unfilled",
-           "preemptions", "recomputed", "first token");
+    printf("a step    %g ms, %g ms more a prompt token, %g ms more a decoding request", o->step_seconds * 1e3,
+           o->prefill_seconds * 1e3, o->decode_seconds * 1e3);
+    if (o->swap)
+        printf(", %g ms more a swapped block", o->swap_seconds * 1e3);
+    printf(": a model, not measured\n\n");
+    printf("%10s  %8s  %8s  %8s  %8s  %11s  %10s  %11s%s\n", "blocks", "hit rate", "peak use", "mean use", "unfilled",
+           "preemptions", "recomputed", "first token", o->swap ? "   swapped" : "");
     for (int32_t i = 0; i < curve->num_pools; i++) {
         const simulate_result *pool = &curve->pools[i];
+        char swapped[32] = "";
+        if (o->swap)
+            snprintf(swapped, sizeof swapped, "  %8" PRId64, pool->swapped_blocks);
         if (pool->status == PAGEDCL_SUCCESS)
-            printf("%10" PRId32 "  %6.1f %%  %6.1f %%  %6.1f %%  %6.1f %%  %11" PRId64 "  %10" PRId64 "  %9.3f s\n",
+            printf("%10" PRId32 "  %6.1f %%  %6.1f %%  %6.1f %%  %6.1f %%  %11" PRId64 "  %10" PRId64 "  %9.3f s%s\n",
                    pool->num_blocks, 100 * pool->hit_rate, 100 * pool->peak_occupancy, 100 * pool->mean_occupancy,
-                   100 * pool->fragmentation, pool->preemptions, pool->recomputed_tokens, pool->mean_first_token);
+                   100 * pool->fragmentation, pool->preemptions, pool->recomputed_tokens, pool->mean_first_token,
+                   swapped);
         else
             printf("%10" PRId32 "  %s: the largest request takes more\n", pool->num_blocks,
                    pagedcl_status_name(pool->status));
@@ -308,12 +344,13 @@ static void print_table(const arguments *a, const trace *t, const simulate_curve
 static json_t *pool_to_json(const simulate_result *pool) {
     if (pool->status != PAGEDCL_SUCCESS)
         return json_pack("{s:i, s:s}", "blocks", (int)pool->num_blocks, "status", pagedcl_status_name(pool->status));
-    return json_pack("{s:i, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f}", "blocks", (int)pool->num_blocks,
+    return json_pack("{s:i, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f}", "blocks", (int)pool->num_blocks,
                      "status", pagedcl_status_name(pool->status), "steps", (json_int_t)pool->steps, "seconds",
                      pool->seconds, "hit_rate", pool->hit_rate, "peak_occupancy", pool->peak_occupancy,
                      "mean_occupancy", pool->mean_occupancy, "fragmentation", pool->fragmentation, "preemptions",
                      (json_int_t)pool->preemptions, "recomputed_tokens", (json_int_t)pool->recomputed_tokens,
-                     "mean_first_token_seconds", pool->mean_first_token);
+                     "swapped_blocks", (json_int_t)pool->swapped_blocks, "mean_first_token_seconds",
+                     pool->mean_first_token);
 }
 
 static json_t *blocks_or_null(const simulate_curve *curve, int32_t index) {
@@ -329,13 +366,14 @@ static bool print_json(const arguments *a, const trace *t, const simulate_curve 
         json_array_append_new(pools, pool_to_json(&curve->pools[i]));
     bool complete = json_array_size(pools) == (size_t)curve->num_pools;
     json_t *document = json_pack(
-        "{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:I, s:o, s:o, s:o, s:o}", "version",
+        "{s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:s, s:i, s:f, s:f, s:f, s:f, s:I, s:o, s:o, s:o, s:o}", "version",
         pagedcl_version(), "requests", (json_int_t)t->num_requests, "prompt_tokens", (json_int_t)sum->prompt_tokens,
         "output_tokens", (json_int_t)sum->output_tokens, "block_size", (int)o->block_size, "max_batch",
-        (int)o->max_batch, "chunk", (int)o->chunk, "watermark", (int)o->watermark, "step_seconds", o->step_seconds,
-        "prefill_seconds", o->prefill_seconds, "decode_seconds", o->decode_seconds, "largest_request_blocks",
-        (json_int_t)sum->largest_blocks, "pools", pools, "no_preemption_from", blocks_or_null(curve, curve->enough),
-        "knee", blocks_or_null(curve, curve->knee), "answer", json_text(answer));
+        (int)o->max_batch, "chunk", (int)o->chunk, "watermark", (int)o->watermark, "policy",
+        o->swap ? "swap" : "recompute", "host_blocks", (int)o->host_blocks, "step_seconds", o->step_seconds,
+        "prefill_seconds", o->prefill_seconds, "decode_seconds", o->decode_seconds, "swap_seconds", o->swap_seconds,
+        "largest_request_blocks", (json_int_t)sum->largest_blocks, "pools", pools, "no_preemption_from",
+        blocks_or_null(curve, curve->enough), "knee", blocks_or_null(curve, curve->knee), "answer", json_text(answer));
     complete = complete && document && json_dumpf(document, stdout, JSON_INDENT(2)) == 0;
     json_decref(document);
     putchar('\n');
@@ -382,7 +420,8 @@ static int run(int argc, char **argv) {
                     .chunk = 2048,
                     .step_seconds = 0.01,
                     .prefill_seconds = 0.0001,
-                    .decode_seconds = 0.0001},
+                    .decode_seconds = 0.0001,
+                    .swap_seconds = 0.0001},
         .format = {.hash_tokens = 512, .timestamp_unit = 1e-3},
     };
     if (argp_parse(&argp, argc, argv, 0, NULL, &args) != 0)

@@ -21,6 +21,8 @@ typedef struct job {
     int32_t num_computed; /* tokens whose keys and values are in the pool */
     int32_t prefill_end;  /* the tokens there were on admission: up to here by prefill, then by decode */
     int32_t num_rows;     /* tokens that this step computes */
+    int32_t length;       /* of its sequence: tokens that have blocks */
+    bool swapped;
 } job;
 
 typedef struct simulation {
@@ -31,9 +33,12 @@ typedef struct simulation {
     int32_t num_running;
     job *preempted; /* [max_batch], the next one last; they come before all that were never admitted */
     int32_t num_preempted;
-    pagedcl_seq *candidates; /* [max_batch] */
-    int32_t *tokens;         /* [of the longest request] */
-    int64_t next;            /* the first request that was never admitted */
+    pagedcl_seq *candidates;   /* [max_batch] */
+    pagedcl_block_swap *swaps; /* [num_swaps], as many as the longest request has blocks */
+    int64_t num_swaps;
+    int64_t swapped_before; /* of result->swapped_blocks, those whose time has passed */
+    int32_t *tokens;        /* [of the longest request] */
+    int64_t next;           /* the first request that was never admitted */
     int64_t num_finished;
     bool refused; /* the next request finds no room until another one ends */
     double now;
@@ -80,8 +85,15 @@ static pagedcl_status preempt(simulation *s, int32_t *index) {
     *index = 0;
     while (s->candidates[*index] != victim.seq)
         ++*index;
-    TRY(pagedcl_blocks_seq_free(s->blocks, victim.seq));
-    s->preempted[s->num_preempted++] = s->running[*index];
+    job *j = &s->running[*index];
+    int64_t moved = 0;
+    j->swapped = s->options->swap && victim.can_swap;
+    if (j->swapped)
+        TRY(pagedcl_blocks_swap_out(s->blocks, victim.seq, 0, s->swaps, s->num_swaps, &moved));
+    else
+        TRY(pagedcl_blocks_seq_free(s->blocks, victim.seq));
+    s->result->swapped_blocks += moved;
+    s->preempted[s->num_preempted++] = *j;
     remove_running(s, *index);
     s->result->preemptions++;
     s->refused = true; /* it would take the blocks back that the others need */
@@ -97,12 +109,14 @@ static pagedcl_status append(simulation *s, pagedcl_seq seq, int32_t num_tokens)
 /* A slot for the next token of every job that decodes, the first admitted first. */
 static pagedcl_status grow_running(simulation *s) {
     for (int32_t i = 0; i < s->num_running; i++) {
-        if (s->running[i].num_computed < s->running[i].prefill_end)
-            continue; /* has its blocks since its admission */
+        if (s->running[i].length >= s->running[i].num_tokens)
+            continue; /* has its blocks since it was admitted or swapped in */
         for (;;) {
             pagedcl_status status = append(s, s->running[i].seq, 1);
-            if (status == PAGEDCL_SUCCESS)
+            if (status == PAGEDCL_SUCCESS) {
+                s->running[i].length++;
                 break;
+            }
             int32_t victim;
             if (status != PAGEDCL_OUT_OF_BLOCKS)
                 return status;
@@ -136,7 +150,25 @@ static pagedcl_status admit_job(simulation *s, job *j, bool *admitted) {
     if (j->num_computed > num_cached)
         s->result->recomputed_tokens += j->num_computed - num_cached;
     j->num_computed = (int32_t)num_cached;
-    j->prefill_end = j->num_tokens;
+    j->length = j->prefill_end = j->num_tokens;
+    s->running[s->num_running++] = *j;
+    return PAGEDCL_SUCCESS;
+}
+
+/* Swaps the job in when there are blocks for it and its next token, or finds no room for it. */
+static pagedcl_status swap_in_job(simulation *s, job *j, bool *admitted) {
+    pagedcl_blocks_stats stats = PAGEDCL_BLOCKS_STATS_INIT;
+    TRY(pagedcl_blocks_get_stats(s->blocks, &stats));
+    int64_t needed = ((int64_t)j->num_tokens + s->options->block_size - 1) / s->options->block_size;
+    *admitted = needed + s->options->watermark <= stats.available;
+    if (!*admitted)
+        return PAGEDCL_SUCCESS;
+    int64_t moved = 0;
+    TRY(pagedcl_blocks_swap_in(s->blocks, j->seq, 0, s->swaps, s->num_swaps, &moved));
+    s->result->swapped_blocks += moved;
+    j->swapped = false;
+    TRY(append(s, j->seq, j->num_tokens - j->length));
+    j->length = j->num_tokens;
     s->running[s->num_running++] = *j;
     return PAGEDCL_SUCCESS;
 }
@@ -145,7 +177,8 @@ static pagedcl_status admit(simulation *s) {
     while (s->num_running < s->options->max_batch && !(s->refused && s->num_running > 0)) {
         bool admitted;
         if (s->num_preempted > 0) {
-            TRY(admit_job(s, &s->preempted[s->num_preempted - 1], &admitted));
+            job *j = &s->preempted[s->num_preempted - 1];
+            TRY((j->swapped ? swap_in_job : admit_job)(s, j, &admitted));
             s->num_preempted -= admitted;
         } else if (s->next < s->t->num_requests && s->t->requests[s->next].arrival <= s->now) {
             const trace_request *request = &s->t->requests[s->next];
@@ -179,7 +212,9 @@ static pagedcl_status pass_time(simulation *s) {
     pagedcl_blocks_stats stats = PAGEDCL_BLOCKS_STATS_INIT;
     TRY(pagedcl_blocks_get_stats(s->blocks, &stats));
     double seconds = s->options->step_seconds + num_decode * s->options->decode_seconds +
-                     (s->options->chunk - chunk_left) * s->options->prefill_seconds;
+                     (s->options->chunk - chunk_left) * s->options->prefill_seconds +
+                     (double)(s->result->swapped_blocks - s->swapped_before) * s->options->swap_seconds;
+    s->swapped_before = s->result->swapped_blocks;
     s->now += seconds;
     s->used_time += (double)stats.used * seconds;
     s->unused_time += (double)num_unused * seconds;
@@ -252,6 +287,8 @@ pagedcl_status simulate_run(const trace *t, const simulate_options *options, int
     desc.block_size = options->block_size;
     desc.prefix_cache = 1;
     desc.watermark = options->watermark;
+    if (options->swap)
+        desc.num_host_blocks = options->host_blocks > 0 ? options->host_blocks : num_blocks;
     simulation s = {.t = t, .options = options, .result = result};
     TRY(pagedcl_blocks_create(&desc, &s.blocks));
 
@@ -263,8 +300,10 @@ pagedcl_status simulate_run(const trace *t, const simulate_options *options, int
         s.preempted = calloc(batch, sizeof *s.preempted);
         s.candidates = calloc(batch, sizeof *s.candidates);
         s.tokens = calloc((size_t)longest, sizeof *s.tokens);
-        status =
-            s.running && s.preempted && s.candidates && s.tokens ? run_all(&s, progress, user) : PAGEDCL_OUT_OF_MEMORY;
+        s.num_swaps = simulate_blocks_needed(simulate_largest(t), options->block_size);
+        s.swaps = calloc((size_t)s.num_swaps, sizeof *s.swaps);
+        bool made = s.running && s.preempted && s.candidates && s.tokens && s.swaps;
+        status = made ? run_all(&s, progress, user) : PAGEDCL_OUT_OF_MEMORY;
         if (status == PAGEDCL_SUCCESS)
             status = fill_result(&s);
     } else if (status == PAGEDCL_NEVER_FITS) {
@@ -275,6 +314,7 @@ pagedcl_status simulate_run(const trace *t, const simulate_options *options, int
     free(s.preempted);
     free(s.candidates);
     free(s.tokens);
+    free(s.swaps);
     pagedcl_blocks_destroy(s.blocks);
     return status;
 }

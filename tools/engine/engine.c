@@ -58,6 +58,7 @@ static bool allocate(engine *e, engine_error *error) {
                                       .block_size = o->block_size,
                                       .max_batch = o->max_batch,
                                       .chunk_tokens = o->chunk_tokens,
+                                      .without_prefix_cache = o->without_prefix_cache,
                                       .max_tokens = c->max_positions};
     size_t batch = (size_t)o->max_batch;
     e->logits = malloc(batch * (size_t)c->vocab_size * sizeof *e->logits);

@@ -16,8 +16,9 @@ typedef struct engine_options {
     int32_t num_blocks;
     int32_t block_size;
     pagedcl_dtype kv_dtype;
-    int32_t max_batch;    /* prompts that run at once, at most */
-    int32_t chunk_tokens; /* prompt tokens that one step computes, at most */
+    int32_t max_batch;         /* prompts that run at once, at most */
+    int32_t chunk_tokens;      /* prompt tokens that one step computes, at most */
+    bool without_prefix_cache; /* share with texts under way alone, not with those that ended */
     sampling sampling;
     uint64_t seed; /* the tokens of a prompt depend on it and on the prompt's number alone */
     engine_progress progress;

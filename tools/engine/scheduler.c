@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "scheduler.h"
 
+#include <pagedcl/prefix.h>
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,7 @@ typedef struct request {
     int32_t max_tokens;
     int32_t num_computed; /* tokens whose keys and values are in the pool */
     int32_t prefill_end;  /* the tokens there were on admission: up to here by prefill, then by decode */
+    int32_t num_lost;     /* that were computed when it was preempted */
     bool finished;
 } request;
 
@@ -64,6 +67,7 @@ scheduler *scheduler_create(const scheduler_options *options, engine_error *erro
     pagedcl_blocks_desc desc = PAGEDCL_BLOCKS_DESC_INIT;
     desc.num_blocks = options->num_blocks;
     desc.block_size = options->block_size;
+    desc.prefix_cache = !options->without_prefix_cache;
     bool ok =
         (grow(&s->running, seqs) && grow(&step->tokens, rows) && grow(&step->positions, rows) &&
          grow(&step->requests, seqs) && grow(&step->cache_seqlens, seqs) && grow(&step->prefill_cu_seqlens, seqs + 1) &&
@@ -174,7 +178,7 @@ static bool preempt_last(scheduler *s, engine_error *error) {
     s->waiting[0] = index;
     s->num_waiting++;
     s->stats.preemptions++;
-    s->stats.recomputed_tokens += r->num_computed;
+    r->num_lost = r->num_computed;
     r->num_computed = 0;
     return release(s, r, error);
 }
@@ -226,21 +230,51 @@ static const request *find_parent(const scheduler *s, const request *r, int32_t 
     return parent;
 }
 
-/* Takes all blocks of the request's tokens, those of the shared prefix from its parent. */
-static bool take_blocks(scheduler *s, request *r, const request *parent, int32_t shared, bool *enough,
-                        engine_error *error) {
+static pagedcl_prompt prompt_of(const request *r) {
+    pagedcl_prompt prompt = PAGEDCL_PROMPT_INIT;
+    prompt.tokens = r->tokens;
+    prompt.num_tokens = r->num_tokens;
+    return prompt;
+}
+
+/*
+ * Makes the sequence of a request from the longest prefix there is: that of a running request, to the token, or that of
+ * the prefix cache, which has the texts that ended too. *shared: its length.
+ */
+static bool make_sequence(scheduler *s, request *r, const request *parent, int64_t *shared, engine_error *error) {
+    pagedcl_prompt prompt = prompt_of(r);
+    int64_t num_cached = 0;
+    pagedcl_status status = pagedcl_prefix_peek(s->blocks, &prompt, &num_cached);
+    if (status == PAGEDCL_SUCCESS && parent != NULL && *shared > num_cached)
+        status = pagedcl_blocks_share(s->blocks, parent->seq, *shared, &r->seq);
+    else if (status == PAGEDCL_SUCCESS)
+        status = pagedcl_prefix_seq_create(s->blocks, &prompt, &r->seq, shared);
+    return status == PAGEDCL_SUCCESS || engine_fail_library(error, "block manager");
+}
+
+/* Takes blocks for the request's tokens behind the first `shared`. */
+static bool take_blocks(scheduler *s, request *r, int64_t shared, bool *enough, engine_error *error) {
     pagedcl_blocks_stats stats = PAGEDCL_BLOCKS_STATS_INIT;
     int64_t needed;
-    pagedcl_status status = parent == NULL ? pagedcl_blocks_seq_create(s->blocks, &r->seq)
-                                           : pagedcl_blocks_share(s->blocks, parent->seq, shared, &r->seq);
-    if (status != PAGEDCL_SUCCESS ||
-        pagedcl_blocks_needed(s->blocks, r->seq, r->num_tokens - shared, &needed) != PAGEDCL_SUCCESS ||
+    if (pagedcl_blocks_needed(s->blocks, r->seq, r->num_tokens - shared, &needed) != PAGEDCL_SUCCESS ||
         pagedcl_blocks_get_stats(s->blocks, &stats) != PAGEDCL_SUCCESS)
         return engine_fail_library(error, "block manager");
-    *enough = needed + s->num_running * blocks_for(s, GROWTH_TOKENS) <= stats.free;
+    *enough = needed + s->num_running * blocks_for(s, GROWTH_TOKENS) <= stats.available;
     if (*enough && !append(s, r->seq, r->num_tokens - shared, enough, error))
         return false;
     return *enough || release(s, r, error);
+}
+
+/* The request was admitted; its first `shared` tokens need not be computed. */
+static void count_admission(scheduler *s, request *r, int32_t shared) {
+    int32_t kept = smaller(shared, r->num_lost); /* of what it had itself */
+    r->num_computed = shared;
+    r->prefill_end = r->num_tokens;
+    s->stats.admitted_tokens += r->num_tokens - r->num_lost;
+    s->stats.shared_tokens += shared - kept;
+    s->stats.shared_blocks += (shared - kept) / s->options.block_size;
+    s->stats.recomputed_tokens += r->num_lost - kept;
+    r->num_lost = 0;
 }
 
 /* Starts waiting requests while there are blocks for them. */
@@ -249,21 +283,19 @@ static bool admit(scheduler *s, engine_error *error) {
     while (i < s->num_waiting && s->num_running < s->options.max_batch) {
         int32_t index = s->waiting[i];
         request *r = &s->requests[index];
-        int32_t shared, coming;
-        const request *parent = find_parent(s, r, &shared, &coming);
-        if (coming - shared >= WAIT_TOKENS) {
+        int32_t computed, coming;
+        const request *parent = find_parent(s, r, &computed, &coming);
+        int64_t shared = computed;
+        if (coming - computed >= WAIT_TOKENS) {
             i++;
             continue;
         }
         bool enough = false;
-        if (!take_blocks(s, r, parent, shared, &enough, error))
+        if (!make_sequence(s, r, parent, &shared, error) || !take_blocks(s, r, shared, &enough, error))
             return false;
         if (!enough)
             break;
-        r->num_computed = shared;
-        r->prefill_end = r->num_tokens;
-        s->stats.shared_tokens += shared;
-        s->stats.shared_blocks += shared / s->options.block_size;
+        count_admission(s, r, (int32_t)shared);
         s->num_waiting--;
         memmove(s->waiting + i, s->waiting + i + 1, (size_t)(s->num_waiting - i) * sizeof *s->waiting);
         s->running[s->num_running++] = index;
@@ -371,12 +403,22 @@ static bool finish(scheduler *s, int32_t index, engine_error *error) {
     return release(s, &s->requests[index], error);
 }
 
+/* The first num_computed tokens of the request are computed: from now on they are found. */
+static bool record(scheduler *s, request *r, int32_t num_computed, engine_error *error) {
+    int32_t before = r->num_computed;
+    r->num_computed = num_computed;
+    return pagedcl_prefix_record(s->blocks, r->seq, r->tokens + before, num_computed - before) == PAGEDCL_SUCCESS ||
+           engine_fail_library(error, "block manager");
+}
+
 bool scheduler_commit(scheduler *s, const int32_t *next_tokens, const bool *ends, engine_error *error) {
     const engine_step *step = &s->step;
-    for (int32_t i = 0; i < step->num_decode; i++)
-        s->requests[step->requests[i]].num_computed++;
-    for (int32_t i = 0; i < step->num_prefill; i++)
-        s->requests[step->requests[step->num_decode + i]].num_computed = step->cache_seqlens[step->num_decode + i];
+    for (int32_t i = 0; i < step->num_decode + step->num_prefill; i++) {
+        /* A token that was decoded stands behind cache_seqlens; those that were prefilled are in it. */
+        int32_t num_computed = step->cache_seqlens[i] + (i < step->num_decode ? 1 : 0);
+        if (!record(s, &s->requests[step->requests[i]], num_computed, error))
+            return false;
+    }
     for (int32_t i = 0; i < step->num_outputs; i++) {
         int32_t index = step->output_requests[i];
         request *r = &s->requests[index];

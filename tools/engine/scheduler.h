@@ -4,9 +4,10 @@
  *
  * A request waits, runs and finishes. It is admitted when the pool has blocks for all tokens it has so far; these are
  * prefilled in chunks, and from then on each step decodes one token. On admission it shares the blocks of the longest
- * prefix that it has in common with a running request; it waits while that one still computes a longer one. When a
- * running request finds no block, the request admitted last gives up its blocks and waits, in front of the others, to
- * be computed again with what it has generated.
+ * prefix that it has in common with a running request, or that the prefix cache still has of one that ended; it waits
+ * while a running request computes a longer one. When a running request finds no block, the request admitted last gives
+ * up its blocks and waits, in front of the others, to be computed again with what it has generated, as far as the prefix
+ * cache does not have it by then.
  */
 #ifndef ENGINE_SCHEDULER_H
 #define ENGINE_SCHEDULER_H
@@ -21,19 +22,21 @@ typedef struct scheduler scheduler;
 typedef struct scheduler_options {
     int32_t num_blocks;
     int32_t block_size;
-    int32_t max_batch;    /* requests that run at once, at most */
-    int32_t chunk_tokens; /* prefill tokens of a step, at most */
-    int32_t max_tokens;   /* tokens of a request, prompt and generated, at most */
+    int32_t max_batch;         /* requests that run at once, at most */
+    int32_t chunk_tokens;      /* prefill tokens of a step, at most */
+    int32_t max_tokens;        /* tokens of a request, prompt and generated, at most */
+    bool without_prefix_cache; /* share with running requests alone */
 } scheduler_options;
 
 typedef struct scheduler_stats {
     int64_t steps;
-    int64_t prefill_tokens; /* computed through the prefill path, recomputed ones included */
-    int64_t decode_tokens;  /* computed through the decode path */
-    int64_t shared_tokens;  /* that sharing saved from being computed */
-    int64_t shared_blocks;  /* whole blocks that sharing saved from being taken */
+    int64_t prefill_tokens;  /* computed through the prefill path, recomputed ones included */
+    int64_t decode_tokens;   /* computed through the decode path */
+    int64_t admitted_tokens; /* that requests had on admission, those apart that preemption took from them */
+    int64_t shared_tokens;   /* of these, that sharing saved from being computed */
+    int64_t shared_blocks;   /* whole blocks that sharing saved from being taken */
     int64_t preemptions;
-    int64_t recomputed_tokens; /* that preemption threw away */
+    int64_t recomputed_tokens; /* that preemption threw away, and the prefix cache had no more */
     int32_t peak_running;
     pagedcl_blocks_stats blocks;
 } scheduler_stats;

@@ -75,7 +75,7 @@ pagedcl_status pcl_warm_attn(pagedcl_attn *attn) {
     if (!attn->device->quirks.compiles_at_launch)
         return PAGEDCL_SUCCESS;
     /* A merge of nothing writes zeros to one row of out. */
-    size_t size = (size_t)attn->desc.num_heads * (size_t)attn->desc.head_dim * sizeof(cl_float);
+    size_t size = (size_t)attn->desc.num_heads * (size_t)attn->desc.head_dim_v * sizeof(cl_float);
     cl_int code = CL_SUCCESS;
     cl_mem any = clCreateBuffer(attn->device->context, CL_MEM_READ_WRITE, size, NULL, &code);
     if (code != CL_SUCCESS)

@@ -149,6 +149,7 @@ static const attn_case dims[] = {
     {"192 and 128, packed", .head_dim = 192, .head_dim_v = 128, .group = 2, .causal = 1, .layout = WITH_GAPS},
     {"192 and 128, append, gaps", VARLEN_PAGED, .head_dim = 192, .head_dim_v = 128, .group = 2, .causal = 1,
      .append = 1, .layout = WITH_GAPS},
+    {"12 and 64, decode", DECODE, .head_dim = 12, .head_dim_v = 64, .num_kv_heads = 1, .group = 1, .append = 1},
     {"5 and 19, decode", DECODE, .head_dim = 5, .head_dim_v = 19, .append = 1, .num_splits = 2,
      .seqlens_k = INTS(100, 17, 1), .segment_blocks = 4},
     {"19 and 5, decode", DECODE, .head_dim = 19, .head_dim_v = 5, .append = 1, .num_splits = 2,

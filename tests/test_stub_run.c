@@ -102,6 +102,34 @@ Test(stub_run, run_only_enqueues) {
     pagedcl_device_destroy(device);
 }
 
+/* Where an operator launches its kernels once beforehand, what they write has room: out is as wide as V is. */
+Test(stub_run, launches_of_nothing_stay_inside_their_buffer) {
+    pagedcl_device *device = fixture_open();
+    const attn_case c = {.name = "wide V", .path = DECODE, .head_dim = 1, .head_dim_v = 96, .group = 2};
+    attn_problem problem = attn_problem_create(&c, 1);
+    attn_rig rig = attn_rig_open(device, PAGEDCL_TIER_AUTO, &problem);
+    pagedcl_attn_desc desc = PAGEDCL_ATTN_DESC_INIT;
+    expect_ok(pagedcl_attn_get_desc(rig.attn, &desc));
+    pagedcl_attn *attn = NULL;
+    stub_watch();
+    pagedcl_status status = pagedcl_attn_create(device, &desc, &attn);
+    stub_unwatch();
+    cr_assert_eq(status, PAGEDCL_SUCCESS, "%s", pagedcl_last_error());
+    long long largest = 0;
+    size_t count = 0;
+    const stub_record *records = stub_records(&count);
+    for (size_t i = 0; i < count; i++)
+        if (records[i].call == STUB_clCreateBuffer && records[i].size > largest)
+            largest = records[i].size;
+    long long row = (long long)sizeof(float) * problem.num_heads * 96;
+    cr_assert(stub_count(STUB_clEnqueueNDRangeKernel) == 0 || largest >= row, "%lld bytes for a row of %lld", largest,
+              row);
+    pagedcl_attn_destroy(attn);
+    attn_rig_close(&rig);
+    attn_problem_destroy(&problem);
+    pagedcl_device_destroy(device);
+}
+
 /* A batch that was there before costs one write, for which nobody waits, with a table on the device one launch, and no
    memory. */
 Test(stub_run, plan_uploads_by_one_write) {

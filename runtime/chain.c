@@ -9,6 +9,9 @@ pagedcl_status pcl_chain_begin(pcl_chain *chain, const pagedcl_device *device, c
     if ((num_events > 0) != (events != NULL))
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_events is %u but events is %s", (unsigned)num_events,
                         events != NULL ? "not NULL" : "NULL");
+    for (cl_uint i = 0; i < num_events; i++)
+        if (events[i] == NULL)
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "events[%u] is NULL", (unsigned)i);
     *chain = (pcl_chain){
         .device = device,
         .queue = queue != NULL ? queue : device->queue,

@@ -123,6 +123,44 @@ Test(attn_decode, block_sizes) {
     pagedcl_device_destroy(device);
 }
 
+/* B37: as many sequences as any tile has rows, and some more: each stores its own token, and no other slot changes. */
+Test(attn_decode, any_number_of_sequences) {
+    const int32_t counts[] = {32, 33, 34, 40, 48, 63, 64, 65, 80, 97};
+    pagedcl_device *device = fixture_open();
+    int32_t lengths[97];
+    for (int32_t i = 0; i < 97; i++)
+        lengths[i] = 1 + i % 5;
+    for (size_t i = 0; i < COUNT(counts); i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "B37: %d sequences", counts[i]);
+        attn_case c = {name,          DECODE,     .append = 1,    .num_seqs = counts[i], .seqlens_k = lengths,
+                       .head_dim = 8, .group = 1, .block_size = 2};
+        attn_problem p = attn_problem_create(&c, i);
+        attn_on_every_tier(device, &p, attn_expect_reference);
+        attn_problem_destroy(&p);
+    }
+    pagedcl_device_destroy(device);
+}
+
+/* B17: block ids beyond 65,535, to read from and to append to, on both paths. */
+Test(attn_decode, block_ids_beyond_16_bits) {
+    const attn_case cases[] = {
+        {"B17: decode", DECODE, .append = 1, .num_seqs = 1, .seqlens_k = INTS(4), .num_kv_heads = 1, .group = 2,
+         .head_dim = 8, .block_size = 1},
+        {"B17: varlen", VARLEN_PAGED, .append = 1, .num_seqs = 1, .seqlens_q = INTS(2), .seqlens_k = INTS(4),
+         .num_kv_heads = 1, .group = 2, .head_dim = 8, .block_size = 1},
+    };
+    pagedcl_device *device = fixture_open();
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        attn_problem p = attn_problem_create(&cases[i], 1);
+        p.num_blocks = 70000;
+        memcpy(p.block_table, INTS(65536, 65537, 0, 69999), 4 * sizeof(int32_t));
+        attn_on_every_tier(device, &p, attn_expect_reference);
+        attn_problem_destroy(&p);
+    }
+    pagedcl_device_destroy(device);
+}
+
 /* ---- splits ---- */
 
 /* B48, B50: any number of splits, more than there are keys too. One operator serves them all. */
@@ -253,7 +291,7 @@ Test(attn_decode, one_plan_for_growing_batches) {
 
 static void expect_the_value(const attn_problem *p, const attn_result *result, const char *name) {
     float want = p->v[0], allowed = want * (32.0f / 60000.0f);
-    for (int i = 0; i < p->num_heads * p->c.head_dim; i++)
+    for (int i = 0; i < attn_total_q(p) * p->num_heads * p->c.head_dim; i++)
         cr_assert(fabsf(result->out[i] - want) <= allowed, "%s: element %d: got %g, want %g", name, i,
                   (double)result->out[i], (double)want);
 }
@@ -270,6 +308,17 @@ Test(attn_decode, long_sums_are_in_float32) {
         {{"B58: 70,000 times 1", DECODE, .num_seqs = 1, .seqlens_k = INTS(70000), .num_kv_heads = 1, .group = 1,
           .head_dim = 8, .q_dtype = F16, .kv_dtype = F16, .out_dtype = F16},
          1},
+        {{"B58: 70,000 times 1, varlen", VARLEN_PAGED, .num_seqs = 1, .seqlens_q = INTS(2), .seqlens_k = INTS(70000),
+          .num_kv_heads = 1, .group = 1, .head_dim = 8, .q_dtype = F16, .kv_dtype = F16, .out_dtype = F16},
+         1},
+        {{"B58: 32,768 times 60000, packed", VARLEN_PACKED, .num_seqs = 1, .seqlens_q = INTS(2),
+          .seqlens_k = INTS(32768), .num_kv_heads = 1, .group = 1, .head_dim = 8, .q_dtype = F16, .kv_dtype = F16,
+          .out_dtype = F16},
+         60000},
+        {{"B61: bfloat16, 4096 times 1, varlen", VARLEN_PAGED, .num_seqs = 1, .seqlens_q = INTS(2),
+          .seqlens_k = INTS(4096), .num_kv_heads = 1, .group = 1, .head_dim = 8, .q_dtype = BF16, .kv_dtype = BF16,
+          .out_dtype = BF16},
+         1},
         {{"B61: bfloat16, 4096 times 1", DECODE, .num_seqs = 1, .seqlens_k = INTS(4096), .num_kv_heads = 1, .group = 1,
           .head_dim = 8, .q_dtype = BF16, .kv_dtype = BF16, .out_dtype = BF16},
          1},
@@ -277,7 +326,7 @@ Test(attn_decode, long_sums_are_in_float32) {
     pagedcl_device *device = fixture_open();
     for (size_t i = 0; i < COUNT(cases); i++) {
         attn_problem p = attn_problem_create(&cases[i].c, 1);
-        for (int e = 0; e < 8; e++)
+        for (int e = 0; e < attn_total_q(&p) * 8; e++)
             p.q[e] = 0;
         for (int64_t e = 0; e < (int64_t)attn_total_k(&p) * 8; e++)
             p.v[e] = cases[i].value;

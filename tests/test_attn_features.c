@@ -41,6 +41,7 @@ static const attn_case windows[] = {
     {"appended tokens, more than the window", VARLEN_PAGED, .causal = 1, .append = 1, .window = INTS(2, 0),
      .released = true, .seqlens_q = INTS(33, 1, 16), .seqlens_k = INTS(80, 49, 16), SHAPE},
     {"decode", DECODE, .append = 1, .window = INTS(7, 0), SHAPE},
+    {"B12: decode, the last 20 of 50 keys", DECODE, .num_seqs = 1, .window = INTS(19, 0), .seqlens_k = INTS(50), SHAPE},
     {"decode, W = 1", DECODE, .append = 1, .window = INTS(0, 0), SHAPE},
     {"decode, released blocks", DECODE, .append = 1, .window = INTS(40, 0), .released = true,
      .seqlens_k = INTS(1000, 41, 90), SHAPE},
@@ -595,8 +596,14 @@ Test(attn_features, impossible_pools_are_refused) {
     desc.v_strides.block = INT64_MAX;
     cr_assert_neq(pagedcl_cache_create(device, &desc, &cache), PAGEDCL_SUCCESS);
 
+    /* B29: buffers of heads of 8, described as heads of 16. */
+    desc = good;
+    desc.buffers = &buffers;
+    desc.head_dim = 16;
+    REFUSED(PAGEDCL_BUFFER_TOO_SMALL, "K of layer 0");
+
     /* What belongs to something that the pool does not have. */
-    desc.buffers = NULL;
+    desc = good;
     desc.v_strides = (pagedcl_pool_strides){.token = 24};
     REFUSED(PAGEDCL_INVALID_ARGUMENT, "v_strides");
     desc = good;

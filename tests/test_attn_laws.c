@@ -172,6 +172,35 @@ Test(attn_laws, every_run_has_the_same_bits) {
     pagedcl_device_destroy(device);
 }
 
+/* B138 again: sums of 257 weights, as often as it takes for work-items to meet. */
+Test(attn_laws, ten_thousand_runs_have_the_same_bits) {
+    enum { TURNS = 10000 };
+    attn_case c = {"257 keys",        DECODE,     .num_seqs = 1, .seqlens_k = INTS(257),
+                   .num_kv_heads = 1, .group = 1, .head_dim = 8};
+    pagedcl_device *device = fixture_open();
+    cl_command_queue queue = pagedcl_device_queue(device);
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    attn_problem p = attn_problem_create(&c, 1);
+    for (int t = 0, n = fixture_tiers(device, tiers); t < n; t++) {
+        attn_rig rig = attn_rig_open(device, tiers[t], &p);
+        expect_ok(attn_rig_plan(&rig, NULL));
+        float want[8], got[8];
+        for (int turn = 0; turn < TURNS; turn++) {
+            attn_rig_run(&rig, NULL, 0, NULL, NULL);
+            expect_cl(clEnqueueReadBuffer(queue, rig.out.view.mem, CL_TRUE, 0, sizeof(got), turn == 0 ? want : got, 0,
+                                          NULL, NULL));
+            if (turn > 0)
+                expect_same_bytes(rig.name, "out", got, want, sizeof(got));
+        }
+        attn_result result = attn_rig_read(&rig);
+        attn_expect_reference(&p, &result, rig.name);
+        attn_result_destroy(&result);
+        attn_rig_close(&rig);
+    }
+    attn_problem_destroy(&p);
+    pagedcl_device_destroy(device);
+}
+
 /* ---- the same answer by another way ---- */
 
 #define PROMPT VARLEN_PAGED, .num_seqs = 1, .seqlens_q = INTS(70), .seqlens_k = INTS(70)

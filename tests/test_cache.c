@@ -637,6 +637,30 @@ Test(cache, events_order_commands_on_an_unordered_queue, .timeout = 20) {
     rig_close(&r);
 }
 
+/* B116: events are OpenCL's own, so that of a list only its form can be checked: no list, an empty one, a NULL in it. */
+Test(cache, bad_wait_lists_are_refused) {
+    rig r = rig_open(&small);
+    rows x = rows_create(&r, PAGEDCL_FLOAT16, 1, CONTIGUOUS);
+    int64_t slot = 3;
+    cl_int code;
+    cl_event done = clCreateUserEvent(pagedcl_device_context(r.device), &code), event = NULL;
+    expect_cl(code);
+    expect_cl(clSetUserEventStatus(done, CL_COMPLETE));
+    cl_event events[3] = {done, NULL, done};
+#define WRITE(count, list)                                                                                            \
+    pagedcl_cache_write(r.cache, NULL, 0, &x.k_tensor.view, &x.v_tensor.view, PAGEDCL_FLOAT16, &slot, 1, count, list, \
+                        &event)
+    expect_refused(WRITE(1, NULL), PAGEDCL_INVALID_ARGUMENT, "events");
+    expect_refused(WRITE(0, events), PAGEDCL_INVALID_ARGUMENT, "events");
+    expect_refused(WRITE(3, events), PAGEDCL_INVALID_ARGUMENT, "events[1]");
+#undef WRITE
+    cr_assert_null(event);
+    pool_model_expect(&r.model, r.cache, r.name);
+    expect_cl(clReleaseEvent(done));
+    rows_destroy(&x);
+    rig_close(&r);
+}
+
 Test(cache, keeps_its_device_alive) {
     rig r = rig_open(&small);
     pagedcl_device *second = fixture_open();
@@ -707,6 +731,14 @@ Test(cache, impossible_descriptions_are_refused) {
          PAGEDCL_SIZE_OVERFLOW},
         {"2^64 bytes exactly",
          {.num_layers = 1 << 30, .num_blocks = 1 << 24, .block_size = 1, .num_kv_heads = 1, .head_dim = 256},
+         PAGEDCL_SIZE_OVERFLOW},
+        {"bytes that wrap when they are padded for the scales",
+         {.num_blocks = 1,
+          .block_size = INT32_MAX,
+          .num_kv_heads = INT32_MAX,
+          .head_dim = 2,
+          .dtype = PAGEDCL_INT8,
+          .scale_per_row = 1},
          PAGEDCL_SIZE_OVERFLOW},
         {"2^62 bytes",
          {.num_layers = 1 << 28, .num_blocks = 1 << 24, .block_size = 1, .num_kv_heads = 1, .head_dim = 256},

@@ -275,7 +275,7 @@ Test(ref, golden_cases) {
 
 /* ---- the bench ---- */
 
-Test(bench, a_planted_nan_fails_the_comparison) {
+Test(compare, a_planted_nan_fails_the_comparison) {
     double want[4] = {1, 2, 3, 4};
     float got[4] = {1, 2, 3, 4};
     tolerance loose = {1e30, 1e30};
@@ -290,7 +290,7 @@ Test(bench, a_planted_nan_fails_the_comparison) {
     cr_assert(compare_floats(got, want, 4, loose), "NaN passed for NaN");
 }
 
-Test(bench, infinities_pass_as_themselves_alone) {
+Test(compare, infinities_pass_as_themselves_alone) {
     double want[1] = {-INFINITY};
     tolerance loose = {1e30, 1e30};
     cr_assert_null(compare_floats((float[]){-INFINITY}, want, 1, loose));
@@ -299,7 +299,7 @@ Test(bench, infinities_pass_as_themselves_alone) {
     cr_assert(compare_floats((float[]){NAN}, want, 1, loose));
 }
 
-Test(bench, the_tolerance_is_the_limit) {
+Test(compare, the_tolerance_is_the_limit) {
     double want[1] = {2};
     tolerance allowed = {0.25, 0.125};
     cr_assert_null(compare_floats((float[]){2.5f}, want, 1, allowed));
@@ -308,7 +308,7 @@ Test(bench, the_tolerance_is_the_limit) {
     cr_assert_null(compare_bytes("abc", "abd", 2));
 }
 
-Test(bench, sixteen_bit_floats_survive_the_round_trip) {
+Test(compare, sixteen_bit_floats_survive_the_round_trip) {
     for (uint32_t bits = 0; bits <= 0xffff; bits++) {
         float half = float16_to_float((uint16_t)bits), brain = bfloat16_to_float((uint16_t)bits);
         if (!isnan(half))
@@ -320,7 +320,7 @@ Test(bench, sixteen_bit_floats_survive_the_round_trip) {
 }
 
 /* Half way between two neighbours goes to the even one; a hair beyond goes up. */
-Test(bench, rounding_is_to_nearest_even) {
+Test(compare, rounding_is_to_nearest_even) {
     for (uint32_t bits = 0; bits < 0x7bff; bits++) {
         double low = (double)float16_to_float((uint16_t)bits), high = (double)float16_to_float((uint16_t)(bits + 1));
         float middle = (float)((low + high) / 2);

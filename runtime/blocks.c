@@ -11,6 +11,9 @@
 /* Of two block sizes, how often the larger may hold the smaller one. */
 enum { MAX_PER_UNIT = 256 };
 
+/* How many blocks before it is taken a ready one is fetched into the cache. */
+enum { READY_AHEAD = 4 };
+
 static pagedcl_status check_desc(const pagedcl_blocks_desc *desc) {
     const struct {
         const char *name;
@@ -78,18 +81,29 @@ static pagedcl_status create_groups(pagedcl_blocks *blocks, const pagedcl_blocks
     return PAGEDCL_SUCCESS;
 }
 
-static void push_head(pagedcl_blocks *blocks, pcl_list_name name, int32_t block) {
-    pcl_list *list = &blocks->lists[name];
+/*
+ * Ready blocks are in a stack, so that it is known long before which blocks will be taken: they are scattered over more
+ * memory than a processor's caches hold, and each would be waited for.
+ */
+static void push_ready(pagedcl_blocks *blocks, int32_t block) {
+    pcl_list *list = &blocks->lists[PCL_READY];
     pcl_block *b = &blocks->block[block];
-    b->list = (uint8_t)name;
-    b->prev = -1;
-    b->next = list->head;
-    if (list->head >= 0)
-        blocks->block[list->head].prev = block;
-    else
-        list->tail = block;
-    list->head = block;
-    list->count++;
+    b->list = PCL_READY;
+    b->prev = (int32_t)list->count;
+    blocks->ready[list->count++] = block;
+}
+
+/* The last one takes its place. */
+static void remove_ready(pagedcl_blocks *blocks, int32_t block) {
+    pcl_list *list = &blocks->lists[PCL_READY];
+    int32_t place = blocks->block[block].prev, last = blocks->ready[--list->count];
+    if (last != block) {
+        blocks->ready[place] = last;
+        blocks->block[last].prev = place;
+    }
+    blocks->block[block].list = PCL_IN_USE;
+    if (list->count >= READY_AHEAD)
+        __builtin_prefetch(&blocks->block[blocks->ready[list->count - READY_AHEAD]], 1);
 }
 
 static void push_tail(pagedcl_blocks *blocks, pcl_list_name name, int32_t block) {
@@ -110,6 +124,10 @@ static void unlink_block(pagedcl_blocks *blocks, int32_t block) {
     pcl_block *b = &blocks->block[block];
     if (b->list == PCL_IN_USE)
         return;
+    if (b->list == PCL_READY) {
+        remove_ready(blocks, block);
+        return;
+    }
     pcl_list *list = &blocks->lists[b->list];
     if (b->prev >= 0)
         blocks->block[b->prev].next = b->next;
@@ -127,13 +145,14 @@ static pagedcl_status create_pool(pagedcl_blocks *blocks, const pagedcl_blocks_d
     size_t num_blocks = (size_t)desc->num_blocks;
     blocks->block = calloc(num_blocks, sizeof *blocks->block);
     blocks->counted = calloc(num_blocks, sizeof *blocks->counted);
-    if (blocks->block == NULL || blocks->counted == NULL)
+    blocks->ready = calloc(num_blocks, sizeof *blocks->ready);
+    if (blocks->block == NULL || blocks->counted == NULL || blocks->ready == NULL)
         return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no host memory for a manager of %" PRId32 " blocks", desc->num_blocks);
     for (int list = 0; list < PCL_NUM_LISTS; list++)
         blocks->lists[list] = (pcl_list){.head = -1, .tail = -1};
     /* Taken in ascending order. */
-    for (int32_t block = 0; block < desc->num_blocks; block++)
-        push_tail(blocks, PCL_READY, block);
+    for (int32_t block = desc->num_blocks; block-- > 0;)
+        push_ready(blocks, block);
     blocks->stats.total = blocks->stats.free = desc->num_blocks;
     return PAGEDCL_SUCCESS;
 }
@@ -184,6 +203,7 @@ void pagedcl_blocks_destroy(pagedcl_blocks *blocks) {
     free(blocks->groups);
     free(blocks->block);
     free(blocks->counted);
+    free(blocks->ready);
     free(blocks);
 }
 
@@ -210,7 +230,7 @@ void pcl_block_place(pagedcl_blocks *blocks, int32_t block) {
     } else if (b->dirty) {
         push_tail(blocks, PCL_UNWIPED, block);
     } else {
-        push_head(blocks, PCL_READY, block);
+        push_ready(blocks, block);
     }
 }
 
@@ -238,7 +258,7 @@ static void take_ready(pagedcl_blocks *blocks, int32_t block) {
 int32_t pcl_block_take(pagedcl_blocks *blocks) {
     if (blocks->lists[PCL_READY].count == 0)
         pcl_prefix_evict_next(blocks);
-    int32_t block = blocks->lists[PCL_READY].head;
+    int32_t block = blocks->ready[blocks->lists[PCL_READY].count - 1];
     take_ready(blocks, block);
     return block;
 }

@@ -19,7 +19,7 @@
 /* Where a block is that no table points at. */
 typedef enum pcl_list_name {
     PCL_IN_USE,  /* no list */
-    PCL_READY,   /* free, to be taken next; the last freed one first */
+    PCL_READY,   /* free, to be taken next; the last freed one first. No list but a stack, blocks->ready */
     PCL_WAITING, /* free or cached, its fence is not reached; in the order of fences */
     PCL_UNWIPED, /* free, to be wiped; the longest freed one first */
     PCL_IDLE,    /* cached: four lists, by priority from LOW; the least recently used one first */
@@ -35,7 +35,7 @@ typedef struct pcl_list {
 typedef struct pcl_block {
     int32_t refcount;   /* tables that point at it, and copies of the open step that read it */
     int32_t node;       /* of the prefix tree that knows it; 0: none */
-    int32_t prev, next; /* in its list */
+    int32_t prev, next; /* in its list; prev of a ready block is its place in the stack */
     uint64_t fence;     /* of the last commands of sequences that had it and released it */
     uint32_t tag;       /* another one for every owner; not 0 once it was taken */
     uint8_t list;       /* a pcl_list_name */
@@ -106,6 +106,7 @@ struct pagedcl_blocks {
     pcl_group *groups;
     pcl_block *block; /* by physical block */
     pcl_list lists[PCL_NUM_LISTS];
+    int32_t *ready;   /* [total], of which lists[PCL_READY].count are in use; the next one to take is the last */
     int32_t *counted; /* by physical block: what pagedcl_blocks_check counts, so that it allocates nothing */
     pagedcl_blocks_stats stats;
 

@@ -123,10 +123,26 @@ static pagedcl_status check_classes(const pagedcl_blocks *blocks) {
     return check_counter("free", blocks->stats.free, blocks->stats.total - used - cached);
 }
 
+/* The stack holds ready blocks, each in the place that it says. */
+static pagedcl_status check_ready(const pagedcl_blocks *blocks) {
+    const pcl_list *list = &blocks->lists[PCL_READY];
+    if (list->count < 0 || list->count > blocks->stats.total)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "broken: %" PRId64 " of %" PRId64 " blocks are ready", list->count,
+                        blocks->stats.total);
+    for (int64_t place = 0; place < list->count; place++) {
+        int32_t block = blocks->ready[place];
+        if (!is_block(blocks, block) || blocks->block[block].list != PCL_READY || blocks->block[block].prev != place)
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                            "broken: the stack of ready blocks goes wrong at place %" PRId64 ", block %" PRId32, place,
+                            block);
+    }
+    return PAGEDCL_SUCCESS;
+}
+
 /* Every list is well linked and holds the blocks that say so, each once. */
 static pagedcl_status check_lists(const pagedcl_blocks *blocks) {
-    int64_t listed = 0;
-    for (int name = PCL_IN_USE + 1; name < PCL_NUM_LISTS; name++) {
+    int64_t listed = blocks->lists[PCL_READY].count;
+    for (int name = PCL_READY + 1; name < PCL_NUM_LISTS; name++) {
         const pcl_list *list = &blocks->lists[name];
         int64_t count = 0;
         int32_t prev = -1;
@@ -153,6 +169,7 @@ pagedcl_status pagedcl_blocks_check(const pagedcl_blocks *blocks) {
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "blocks is NULL");
     PCL_TRY(check_tables(blocks));
     PCL_TRY(check_classes(blocks));
+    PCL_TRY(check_ready(blocks));
     PCL_TRY(check_lists(blocks));
     PCL_TRY(pcl_prefix_check(blocks));
     PCL_TRY(pcl_host_tier_check(blocks));

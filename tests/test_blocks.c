@@ -195,10 +195,9 @@ Test(blocks, check_finds_damage) {
     pagedcl_seq a = sequence_of(blocks, 10), b = 0;
     cr_assert_eq(pagedcl_blocks_share(blocks, a, 8, &b), PAGEDCL_SUCCESS);
     pcl_sequence *first = &blocks->seqs[0];
-    int32_t *const words[] = {
-        &blocks->block[0].refcount, &blocks->block[2].refcount,     &blocks->block[3].refcount,
-        &first->table[0],           &blocks->lists[PCL_READY].head, &blocks->lists[PCL_READY].tail,
-        &blocks->block[3].next,     &blocks->block[3].prev,         &blocks->block[1].node};
+    int32_t *const words[] = {&blocks->block[0].refcount, &blocks->block[2].refcount, &blocks->block[3].refcount,
+                              &first->table[0],           &blocks->ready[0],          &blocks->block[3].prev,
+                              &blocks->block[1].node};
     int64_t *const counters[] = {
         &blocks->stats.free,
         &blocks->stats.used,
@@ -236,18 +235,19 @@ Test(blocks, check_finds_damage) {
     cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_INVALID_ARGUMENT);
     first->length = 10;
 
-    /* A free block in a ring with itself, or in another list. */
+    /* A free block twice in the stack, or in another list. */
     cr_assert_eq(pagedcl_blocks_truncate(blocks, a, 8), PAGEDCL_SUCCESS);
     cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_SUCCESS, "%s", pagedcl_last_error());
-    pcl_block *head = &blocks->block[blocks->lists[PCL_READY].head];
-    int32_t next = head->next;
-    head->next = blocks->lists[PCL_READY].head;
+    cr_assert_eq(blocks->lists[PCL_READY].count, 2);
+    pcl_block *next = &blocks->block[blocks->ready[1]];
+    int32_t other = blocks->ready[0];
+    blocks->ready[0] = blocks->ready[1];
     cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_INVALID_ARGUMENT);
-    cr_assert(strstr(pagedcl_last_error(), "list"), "%s", pagedcl_last_error());
-    head->next = next;
-    head->list = PCL_WAITING;
+    cr_assert(strstr(pagedcl_last_error(), "stack"), "%s", pagedcl_last_error());
+    blocks->ready[0] = other;
+    next->list = PCL_WAITING;
     cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_INVALID_ARGUMENT);
-    head->list = PCL_READY;
+    next->list = PCL_READY;
     cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_SUCCESS, "%s", pagedcl_last_error());
     cr_assert_eq(pagedcl_blocks_check(NULL), PAGEDCL_INVALID_ARGUMENT);
     pagedcl_blocks_destroy(blocks);

@@ -608,7 +608,7 @@ Test(sequences, out_of_memory_changes_nothing) {
         allocations_allow(allowed);
         status = pagedcl_blocks_create(&desc, &blocks);
         allocations_allow(-1);
-        cr_assert_eq(status, allowed < 4 ? PAGEDCL_OUT_OF_MEMORY : PAGEDCL_SUCCESS);
+        cr_assert_eq(status, allowed < 5 ? PAGEDCL_OUT_OF_MEMORY : PAGEDCL_SUCCESS);
         cr_assert_eq(blocks == NULL, status != PAGEDCL_SUCCESS);
         pagedcl_blocks_destroy(blocks);
     }

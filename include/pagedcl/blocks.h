@@ -107,7 +107,7 @@ typedef struct pagedcl_blocks_stats {
     { .struct_size = sizeof(pagedcl_blocks_stats) }
 
 /*
- * Makes a manager with all blocks free. Host memory: 36 bytes a block, and the tables; with prefix_cache some 70 bytes
+ * Makes a manager with all blocks free. Host memory: 40 bytes a block, and the tables; with prefix_cache some 70 bytes
  * and a block's tokens more for each block.
  * Errors: INVALID_ARGUMENT, SIZE_OVERFLOW, OUT_OF_MEMORY.
  */

@@ -19,6 +19,7 @@ typedef struct command {
 } command;
 
 extern const command command_bench;
+extern const command command_bench_blocks;
 extern const command command_devices;
 extern const command command_generate;
 extern const command command_replay;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const command *const commands[] = {
-    &command_bench, &command_devices, &command_generate, &command_replay, &command_simulate,
+    &command_bench, &command_bench_blocks, &command_devices, &command_generate, &command_replay, &command_simulate,
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -16,7 +16,7 @@ static void print_help(FILE *stream) {
           "Paged attention for LLM inference on any OpenCL device.\n\n",
           stream);
     for (int i = 0; i < NUM_COMMANDS; i++)
-        fprintf(stream, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+        fprintf(stream, "  %-13s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n`pagedcl COMMAND --help` explains a command; `pagedcl --version` prints the version.\n"
           "The environment's PAGEDCL_DEVICE names the default device.\n",
           stream);

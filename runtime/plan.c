@@ -333,7 +333,8 @@ static pagedcl_status send(const planning *p, pcl_chain *chain) {
 /* The rest of both kinds of batch, whose arrays are known to be there and whose totals are set. */
 static pagedcl_status plan_batch(planning *p, cl_command_queue queue) {
     pagedcl_plan *plan = p->plan;
-    if ((p->tree_mask != NULL) != (p->attn->desc.has_tree != 0) && p->batch.num_seqs > 0)
+    bool has_tree = p->attn->desc.has_tree != 0;
+    if (p->tree_mask != NULL ? !has_tree : has_tree && p->batch.num_seqs > 0)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "tree_mask is %s, and the operator's has_tree is %d",
                         p->tree_mask != NULL ? "given" : "NULL", p->attn->desc.has_tree);
     if (p->cache != NULL && !p->attn->desc.device_tables)

@@ -47,9 +47,9 @@ pagedcl_status pcl_plan_check_varlen(const pagedcl_attn *attn, const pagedcl_var
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
                         "cu_seqlens_k is for packed keys, and the operator has a cache: make one without for them");
     if (!paged && (batch->block_table != NULL || batch->block_table_mem != NULL || batch->block_table_offset != 0 ||
-                   batch->cache_seqlens != NULL || batch->append))
+                   batch->block_table_stride != 0 || batch->cache_seqlens != NULL || batch->append))
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                        "a block table, cache_seqlens and append need an operator with a cache");
+                        "a block table, block_table_stride, cache_seqlens and append need an operator with a cache");
     if (batch->num_seqs == 0)
         return PAGEDCL_SUCCESS;
     if (batch->cu_seqlens_q == NULL || (paged ? batch->cache_seqlens : batch->cu_seqlens_k) == NULL)

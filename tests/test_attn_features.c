@@ -531,8 +531,15 @@ Test(attn_features, batches_fit_the_operator) {
         batch.cu_seqlens_k = k;
         batch.tree_mask = has_tree ? NULL : masks;
         expect_refused(pagedcl_plan_varlen(rig.plan, NULL, &batch), PAGEDCL_INVALID_ARGUMENT, "tree_mask");
+        if (!has_tree) { /* of no sequence either */
+            batch.num_seqs = 0;
+            expect_refused(pagedcl_plan_varlen(rig.plan, NULL, &batch), PAGEDCL_INVALID_ARGUMENT, "tree_mask");
+            batch.num_seqs = 1;
+        }
         batch.tree_mask = has_tree ? masks : NULL;
         expect_refused(pagedcl_plan_varlen(rig.plan, NULL, &batch), PAGEDCL_INVALID_LENGTH, "sequence 0");
+        batch.block_table_stride = 1;
+        expect_refused(pagedcl_plan_varlen(rig.plan, NULL, &batch), PAGEDCL_INVALID_ARGUMENT, "block_table_stride");
         attn_rig_close(&rig);
         attn_problem_destroy(&p);
     }

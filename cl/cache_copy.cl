@@ -7,15 +7,20 @@
  */
 #include "lib/pool.h"
 
+/* The units of storage of 8 elements at once. */
+#define LOAD_UNITS8 PASTE(vload, UNITS8(KV))
+#define STORE_UNITS8 PASTE(vstore, UNITS8(KV))
+
 static void copy8(pool_row from, pool_row to, int d, int dim) {
+    const long from_at = UNIT(KV, from.at + d), to_at = UNIT(KV, to.at + d);
     if (d + 8 <= dim)
-        vstore8(vload8(0, from.base + from.at + d), 0, to.base + to.at + d);
+        STORE_UNITS8(LOAD_UNITS8(0, from.base + from_at), 0, to.base + to_at);
     else
-        for (int j = d; j < dim; j++)
-            to.base[to.at + j] = from.base[from.at + j];
+        for (int j = 0; d + j * (8 / UNITS8(KV)) < dim; j++)
+            to.base[to_at + j] = from.base[from_at + j];
 #if KV_STORED_SCALES
-    if (d == 0)
-        *to.scale = *from.scale;
+    if (d < dim && d % SCALE_GROUP(KV) == 0)
+        to.scales[d / SCALE_GROUP(KV)] = from.scales[d / SCALE_GROUP(KV)];
 #endif
 }
 

@@ -7,11 +7,11 @@
 #include "lib/pool.h"
 
 static void wipe8(pool_row to, int d, int dim) {
-    for (int j = d; j < min(d + 8, dim); j++)
-        to.base[to.at + j] = 0;
+    for (int j = 0; j < UNITS8(KV) && d + j * (8 / UNITS8(KV)) < dim; j++)
+        to.base[UNIT(KV, to.at + d) + j] = 0;
 #if KV_STORED_SCALES
-    if (d == 0)
-        *to.scale = 0;
+    if (d < dim && d % SCALE_GROUP(KV) == 0)
+        to.scales[d / SCALE_GROUP(KV)] = 0;
 #endif
 }
 

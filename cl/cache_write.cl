@@ -24,21 +24,19 @@ static float8 row_of(const __global uchar *from, long at, int dtype, int d, int 
     return load_of(from, dtype, at + d, min(8, dim - d));
 }
 
-/* Vector d of a row; where rows have scales of their own, the work-item of the first vector stores the whole row. */
+/* Vector d of a row; where scales are stored, the work-item of the first vector of those that share one stores all. */
 static void write_row(const __global uchar *from, long at, int dtype, pool_row to, int d, int dim) {
-#if KV_STORED_SCALES
-    if (d != 0)
+    if (d >= dim || d % STORE_WIDTH != 0)
         return;
+    const int end = min(d + STORE_WIDTH, dim);
     float largest = 0;
-    for (int e = 0; e < dim; e += 8)
+#if KV_STORED_SCALES
+    for (int e = d; e < end; e += 8)
         largest = fmax(largest, largest_of8(row_of(from, at, dtype, e, dim)));
-    float scale = pool_scale_for(to.pool_scale, largest);
-    for (int e = 0; e < dim; e += 8)
-        pool_store8(to, e, dim, row_of(from, at, dtype, e, dim), scale);
-#else
-    if (d < dim)
-        pool_store8(to, d, dim, row_of(from, at, dtype, d, dim), to.pool_scale);
 #endif
+    float scale = pool_scale_for(to.pool_scale, largest);
+    for (int e = d; e < end; e += 8)
+        pool_store8(to, e, dim, row_of(from, at, dtype, e, dim), scale);
 }
 
 /* layouts: x offset, y token stride, z head stride, in elements. slots starts slots_offset elements into its buffer. */

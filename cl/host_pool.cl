@@ -42,7 +42,7 @@ __kernel void host_pool(POOL_PARAMS, __global unit *staged, long staged_layer, l
         row = pool_row_at(&values, block, 0, 0);
         at = part - K_UNITS;
     }
-    __global unit *pooled = (__global unit *)(row.base + row.at) + at;
+    __global unit *pooled = (__global unit *)(row.base + UNIT(KV, row.at)) + at;
     staged += index * staged_block + staged_layer + part;
     if (into_pool)
         *pooled = *staged;

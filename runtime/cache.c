@@ -16,8 +16,16 @@
 
 enum { MAX_HEAD_DIM = 576, MAX_BLOCKS = 1 << 30 };
 
+/* Whether scales lie behind a block's elements. */
+static bool has_stored_scales(const pagedcl_cache_desc *desc) {
+    return desc->scale_per_row != 0 || desc->dtype == PAGEDCL_INT4;
+}
+
 static pagedcl_status read_scales(pagedcl_cache_desc *own) {
-    bool quantized = pcl_dtype_is_quantized(own->dtype);
+    bool quantized = pcl_dtype_is_quantized(own->dtype) && own->dtype != PAGEDCL_INT4;
+    if (own->dtype == PAGEDCL_INT4 && own->buffers != NULL)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "an int4 pool in the caller's buffers: the library allocates these, with "
+                                             "the scales behind each block's elements");
     if (own->scale_per_row != 0 && (own->scale_per_row != 1 || !quantized || own->buffers != NULL))
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
                         "scale_per_row is %d, with dtype %s and %s: it is for an 8-bit pool that the library allocates",
@@ -85,7 +93,7 @@ static pagedcl_status read_desc(const pagedcl_cache_desc *desc, pagedcl_cache_de
                         own->head_dim, own->head_dim_v);
     if (own->layout != PAGEDCL_LAYOUT_NHD && own->layout != PAGEDCL_LAYOUT_HND)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "layout %d is not one of pagedcl_layout", (int)own->layout);
-    if (pagedcl_dtype_size(own->dtype) == 0)
+    if (pagedcl_dtype_size(own->dtype) == 0 && own->dtype != PAGEDCL_INT4)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "dtype %d is not one of pagedcl_dtype", (int)own->dtype);
     PCL_TRY(check_buffers(own));
     return read_scales(own);
@@ -93,13 +101,18 @@ static pagedcl_status read_desc(const pagedcl_cache_desc *desc, pagedcl_cache_de
 
 /* Bytes of K, or V, of a block as the library lays it out: the elements, and from *scales_offset on their scales. */
 static bool block_bytes_of(const pagedcl_cache_desc *desc, int32_t head_dim, int64_t *scales_offset, int64_t *bytes) {
-    int64_t rows = 0, elements = 0;
-    if (__builtin_mul_overflow((int64_t)desc->block_size, desc->num_kv_heads, &rows) ||
-        __builtin_mul_overflow(rows, head_dim * (int64_t)pagedcl_dtype_size(desc->dtype), &elements) ||
-        elements > INT64_MAX / 4 || rows > INT64_MAX / 16)
+    const int64_t row_bytes = pcl_dtype_bytes(desc->dtype, pcl_dtype_padded(desc->dtype, head_dim));
+    const int64_t groups = (head_dim + PAGEDCL_INT4_GROUP - 1) / PAGEDCL_INT4_GROUP;
+    const int64_t row_scales =
+        desc->dtype == PAGEDCL_INT4 ? groups * (int64_t)sizeof(cl_half) : (int64_t)sizeof(cl_float);
+    int64_t rows = 0;
+    if (__builtin_mul_overflow((int64_t)desc->block_size, desc->num_kv_heads, &rows) || rows > INT64_MAX / 16 / 4096)
         return false;
-    *scales_offset = desc->scale_per_row ? (elements + 3) / 4 * 4 : elements;
-    *bytes = *scales_offset + (desc->scale_per_row ? rows * (int64_t)sizeof(cl_float) : 0);
+    *scales_offset = *bytes = rows * row_bytes;
+    if (has_stored_scales(desc)) {
+        *scales_offset = (*bytes + 3) / 4 * 4;
+        *bytes = *scales_offset + (rows * row_scales + 3) / 4 * 4;
+    }
     return true;
 }
 
@@ -131,10 +144,11 @@ pagedcl_status pagedcl_cache_bytes(const pagedcl_cache_desc *desc, uint64_t *byt
 
 /* The strides of a contiguous pool. The pool's size is known not to overflow. */
 static pagedcl_pool_strides strides_of(const pagedcl_cache_desc *desc, int32_t head_dim) {
-    pagedcl_pool_strides strides = {.block = (int64_t)desc->block_size * desc->num_kv_heads * head_dim};
+    const int64_t row = pcl_dtype_padded(desc->dtype, head_dim);
+    pagedcl_pool_strides strides = {.block = (int64_t)desc->block_size * desc->num_kv_heads * row};
     bool nhd = desc->layout == PAGEDCL_LAYOUT_NHD;
-    strides.token = nhd ? (int64_t)desc->num_kv_heads * head_dim : head_dim;
-    strides.head = nhd ? head_dim : (int64_t)desc->block_size * head_dim;
+    strides.token = nhd ? desc->num_kv_heads * row : row;
+    strides.head = nhd ? row : desc->block_size * row;
     return strides;
 }
 
@@ -155,11 +169,11 @@ static pagedcl_status make_side(pagedcl_cache *cache, pcl_pool_side *side, int32
         side->strides = *asked;
     if (side->strides.block < 0 || side->strides.token < 0 || side->strides.head < 0)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "a pool stride is below 0");
-    side->contiguous = is_contiguous(desc, &side->strides, head_dim);
-    /* The pool's size is known not to overflow, and scales go with elements of one byte. */
+    side->contiguous = is_contiguous(desc, &side->strides, (int32_t)pcl_dtype_padded(desc->dtype, head_dim));
+    /* The pool's size is known not to overflow. Scales go with elements of a byte, or of half of one. */
     (void)block_bytes_of(desc, head_dim, &side->scales_offset, &side->block_bytes);
-    if (desc->scale_per_row)
-        side->strides.block = side->block_bytes;
+    if (has_stored_scales(desc))
+        side->strides.block = desc->dtype == PAGEDCL_INT4 ? 2 * side->block_bytes : side->block_bytes;
     side->buffers = calloc(layers * (size_t)cache->num_segments, sizeof *side->buffers);
     side->offsets = calloc(layers, sizeof *side->offsets);
     if (side->buffers == NULL || side->offsets == NULL)
@@ -370,6 +384,10 @@ pagedcl_status pagedcl_cache_get_desc(const pagedcl_cache *cache, pagedcl_cache_
     return PCL_FILL_STRUCT(desc, &cache->desc, max_segment_bytes);
 }
 
+pagedcl_dtype pcl_cache_gathered_dtype(const pagedcl_cache *cache) {
+    return pcl_dtype_is_quantized(cache->desc.dtype) ? PAGEDCL_FLOAT32 : cache->desc.dtype;
+}
+
 void pcl_cache_macros(const pagedcl_cache *cache, pcl_variant *variant) {
     pcl_variant_int(variant, "BLOCK_SIZE", cache->desc.block_size);
     pcl_variant_int(variant, "NUM_KV_HEADS", cache->desc.num_kv_heads);
@@ -379,7 +397,7 @@ void pcl_cache_macros(const pagedcl_cache *cache, pcl_variant *variant) {
     pcl_variant_int(variant, "NUM_SEGMENTS", cache->num_parameters);
     pcl_variant_dtype(variant, "KV_DTYPE", cache->desc.dtype);
     pcl_variant_int(variant, "KV_QUANTIZED", pcl_dtype_is_quantized(cache->desc.dtype));
-    pcl_variant_int(variant, "KV_STORED_SCALES", cache->desc.scale_per_row);
+    pcl_variant_int(variant, "KV_STORED_SCALES", has_stored_scales(&cache->desc));
     pcl_variant_int(variant, "K_SCALES_OFFSET", cache->k.scales_offset);
     pcl_variant_int(variant, "V_SCALES_OFFSET", cache->v.scales_offset);
     pcl_variant_int(variant, "K_BLOCK_STRIDE", cache->k.strides.block);

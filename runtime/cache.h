@@ -55,6 +55,9 @@ struct pagedcl_cache {
 /* One more owner; pagedcl_cache_destroy drops it. */
 pagedcl_cache *pcl_cache_retain(pagedcl_cache *cache);
 
+/* What a gather gives: the pool's dtype, or float32 where that is quantised. */
+pagedcl_dtype pcl_cache_gathered_dtype(const pagedcl_cache *cache);
+
 /* Adds the pool's macros to a variant: those of cl/lib/pool.h. */
 void pcl_cache_macros(const pagedcl_cache *cache, pcl_variant *variant);
 

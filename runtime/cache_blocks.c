@@ -2,6 +2,7 @@
 /* Whole blocks of a pool: copy, wipe, upload, download. */
 #include "cache.h"
 
+#include "dtype.h"
 #include "launch.h"
 #include "status.h"
 
@@ -159,8 +160,9 @@ static pagedcl_status check_blocks(pagedcl_cache *cache, const int32_t *blocks, 
 /* One command for each run of blocks that lie side by side in a segment. */
 static pagedcl_status enqueue_side(const pagedcl_cache *cache, const pcl_pool_side *side, pcl_chain *chain,
                                    int32_t layer, const int32_t *blocks, int64_t num_blocks, char *host, bool upload) {
-    int64_t element = (int64_t)pagedcl_dtype_size(cache->desc.dtype);
-    bool adjacent = side->strides.block * element == side->block_bytes;
+    const pagedcl_dtype dtype = cache->desc.dtype;
+    const int64_t block_stride = pcl_dtype_bytes(dtype, side->strides.block);
+    bool adjacent = block_stride == side->block_bytes;
     for (int64_t i = 0, run = 0; i < num_blocks && side->block_bytes > 0; i += run) {
         int32_t first = blocks != NULL ? blocks[i] : (int32_t)i;
         int32_t segment = first >> cache->segment_shift;
@@ -170,7 +172,7 @@ static pagedcl_status enqueue_side(const pagedcl_cache *cache, const pcl_pool_si
                 break;
         }
         int64_t inside = first - ((int64_t)segment << cache->segment_shift);
-        size_t offset = (size_t)((side->offsets[layer] + inside * side->strides.block) * element);
+        size_t offset = (size_t)(pcl_dtype_bytes(dtype, side->offsets[layer]) + inside * block_stride);
         size_t size = (size_t)(run * side->block_bytes);
         cl_mem buffer = side->buffers[(int64_t)layer * cache->num_segments + segment];
         char *at = host + i * side->block_bytes;

@@ -194,15 +194,12 @@ pagedcl_status pagedcl_cache_gather(pagedcl_cache *cache, cl_command_queue queue
         PCL_TRY(pcl_table_check(cache, &table, seq, 0, seqlens[seq]));
         total += seqlens[seq];
     }
-    if (pcl_dtype_is_quantized(cache->desc.dtype))
-        return pcl_fail(PAGEDCL_UNSUPPORTED, "gather reads pools of float32, float16 and bfloat16, this one is %s",
-                        pagedcl_dtype_name(cache->desc.dtype));
     if ((k->token_stride | k->head_stride | v->token_stride | v->head_stride) != 0)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "gather writes contiguous rows: leave the strides of k and v 0");
+    pagedcl_dtype dtype = pcl_cache_gathered_dtype(cache);
     pagedcl_tensor own_k, own_v;
-    PCL_TRY(pcl_tensor_check("k", k, total, cache->desc.num_kv_heads, cache->desc.head_dim, cache->desc.dtype, &own_k));
-    PCL_TRY(
-        pcl_tensor_check("v", v, total, cache->desc.num_kv_heads, cache->desc.head_dim_v, cache->desc.dtype, &own_v));
+    PCL_TRY(pcl_tensor_check("k", k, total, cache->desc.num_kv_heads, cache->desc.head_dim, dtype, &own_k));
+    PCL_TRY(pcl_tensor_check("v", v, total, cache->desc.num_kv_heads, cache->desc.head_dim_v, dtype, &own_v));
 
     pcl_chain chain;
     PCL_TRY(pcl_chain_begin(&chain, cache->device, queue, num_events, events));

@@ -2,6 +2,7 @@
 #include "host_pool.h"
 
 #include "device.h"
+#include "dtype.h"
 #include "launch.h"
 #include "status.h"
 #include "struct_size.h"
@@ -31,10 +32,10 @@ pagedcl_status pagedcl_host_pool_block_bytes(const pagedcl_cache *cache, uint64_
 
 /* The largest unit, up to `unit`, that divides everything about a side. */
 static int32_t unit_of_side(const pagedcl_cache *cache, const pcl_pool_side *side, int32_t unit) {
-    int64_t element = (int64_t)pagedcl_dtype_size(cache->desc.dtype);
-    int64_t all = side->block_bytes | side->strides.block * element;
+    const pagedcl_dtype dtype = cache->desc.dtype;
+    int64_t all = side->block_bytes | pcl_dtype_bytes(dtype, side->strides.block);
     for (int32_t layer = 0; layer < cache->desc.num_layers; layer++)
-        all |= side->offsets[layer] * element;
+        all |= pcl_dtype_bytes(dtype, side->offsets[layer]);
     while (all % unit != 0)
         unit /= 2;
     return unit;

@@ -142,8 +142,8 @@ static const pagedcl_dtype dtypes[] = {PAGEDCL_FLOAT32, PAGEDCL_FLOAT16, PAGEDCL
 static const struct {
     pagedcl_dtype dtype;
     int32_t scale_per_row;
-} pool_dtypes[] = {{PAGEDCL_FLOAT32, 0}, {PAGEDCL_FLOAT16, 0},     {PAGEDCL_BFLOAT16, 0},
-                   {PAGEDCL_INT8, 1},    {PAGEDCL_FLOAT8_E4M3, 0}, {PAGEDCL_FLOAT8_E5M2, 1}};
+} pool_dtypes[] = {{PAGEDCL_FLOAT32, 0},     {PAGEDCL_FLOAT16, 0},     {PAGEDCL_BFLOAT16, 0}, {PAGEDCL_INT8, 1},
+                   {PAGEDCL_FLOAT8_E4M3, 0}, {PAGEDCL_FLOAT8_E5M2, 1}, {PAGEDCL_INT4, 0}};
 
 #define COUNT(array) (int)(sizeof(array) / sizeof(array)[0])
 
@@ -179,10 +179,12 @@ static pagedcl_cache_desc cache_desc(const choice *c) {
     desc.layout = pools[c->pool].layout;
     desc.dtype = pool_dtypes[c->kv].dtype;
     desc.scale_per_row = pool_dtypes[c->kv].scale_per_row;
-    /* Enough for a block of K with its scales, and not for two. */
-    if (pools[c->pool].segments > 1)
-        desc.max_segment_bytes = (uint64_t)desc.block_size * (uint64_t)desc.num_kv_heads *
-                                 ((uint64_t)desc.head_dim * pagedcl_dtype_size(desc.dtype) + 8);
+    if (pools[c->pool].segments > 1) {
+        /* As much as a block of K takes. */
+        pagedcl_cache_desc block = desc;
+        block.num_blocks = block.v_in_k = 1;
+        check(pagedcl_cache_bytes(&block, &desc.max_segment_bytes));
+    }
     return desc;
 }
 

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pools of 8-bit elements. What is stored is read back and must lie within half a step of what was given; attention
+ * Pools of 8-bit and 4-bit elements. What is stored is read back and must lie within half a step of what was given; attention
  * must then be exact over what is stored, that is to float32 rounding.
  */
+#include "support/attn_rig.h"
+#include "support/block_layout.h"
 #include "support/expect.h"
 #include "support/fixture.h"
 #include "support/random.h"
+
+#include "ref/ref_attn.h"
 
 #include <pagedcl/pagedcl.h>
 
@@ -21,79 +25,52 @@ typedef struct shape {
     int32_t scale_per_row;
     float k_scale, v_scale;
     pagedcl_layout layout;
-    int32_t block_size, num_kv_heads, group, head_dim, head_dim_v, v_in_k;
+    int32_t block_size, num_kv_heads, group, head_dim, head_dim_v, v_in_k, rotary_dim;
 } shape;
 
 static const shape shapes[] = {
-    {"int8, scales of rows", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 3, 1, 2, 25, 25, 0},
-    {"int8, scale of the pool", PAGEDCL_INT8, 0, 0.03f, 0.05f, PAGEDCL_LAYOUT_HND, 16, 2, 7, 80, 80, 0},
-    {"e4m3, scales of rows", PAGEDCL_FLOAT8_E4M3, 1, 0, 0, PAGEDCL_LAYOUT_HND, 5, 2, 3, 40, 24, 0},
-    {"e4m3, no scale", PAGEDCL_FLOAT8_E4M3, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 2, 1, 64, 64, 0},
-    {"e5m2, scales of rows", PAGEDCL_FLOAT8_E5M2, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 4, 33, 33, 0},
-    {"e5m2, scale of the pool", PAGEDCL_FLOAT8_E5M2, 0, 0.5f, 2, PAGEDCL_LAYOUT_NHD, 7, 3, 2, 16, 16, 0},
-    {"int8, V in K", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 5, 72, 64, 1},
+    {"int8, scales of rows", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 3, 1, 2, 25, 25, 0, 0},
+    {"int8, scale of the pool", PAGEDCL_INT8, 0, 0.03f, 0.05f, PAGEDCL_LAYOUT_HND, 16, 2, 7, 80, 80, 0, 0},
+    {"e4m3, scales of rows", PAGEDCL_FLOAT8_E4M3, 1, 0, 0, PAGEDCL_LAYOUT_HND, 5, 2, 3, 40, 24, 0, 0},
+    {"e4m3, no scale", PAGEDCL_FLOAT8_E4M3, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 2, 1, 64, 64, 0, 0},
+    {"e5m2, scales of rows", PAGEDCL_FLOAT8_E5M2, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 4, 33, 33, 0, 0},
+    {"e5m2, scale of the pool", PAGEDCL_FLOAT8_E5M2, 0, 0.5f, 2, PAGEDCL_LAYOUT_NHD, 7, 3, 2, 16, 16, 0, 0},
+    {"int8, V in K", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 5, 72, 64, 1, 0},
+    {"int4", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 16, 2, 7, 80, 80, 0, 0},
+    {"int4, head by head", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_HND, 5, 3, 2, 100, 36, 0, 0},
+    {"int4, an odd row", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 3, 1, 3, 33, 65, 0, 0},
+    {"int4, a short row", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_HND, 4, 3, 1, 1, 7, 0, 0},
+    {"int4, V in K", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 5, 72, 37, 1, 0},
+    {"int4, rotated", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 2, 2, 80, 80, 0, 40},
+    {"int8, rotated", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_HND, 4, 2, 2, 40, 40, 0, 40},
 };
-
-/* The value of a code, from the formats' definitions. */
-static double decode(pagedcl_dtype dtype, unsigned char code) {
-    if (dtype == PAGEDCL_INT8)
-        return (signed char)code;
-    int mantissa_bits = dtype == PAGEDCL_FLOAT8_E4M3 ? 3 : 2, bias = dtype == PAGEDCL_FLOAT8_E4M3 ? 7 : 15;
-    int exponent = (code & 0x7f) >> mantissa_bits, mantissa = code & ((1 << mantissa_bits) - 1);
-    double magnitude = exponent > 0 ? ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits)
-                                    : ldexp(mantissa, 1 - bias - mantissa_bits);
-    return code & 0x80 ? -magnitude : magnitude;
-}
-
-static double largest_of(pagedcl_dtype dtype) {
-    return dtype == PAGEDCL_INT8 ? 127 : dtype == PAGEDCL_FLOAT8_E4M3 ? 448 : 57344;
-}
-
-/* The distance of neighbouring codes around a value. */
-static double step_at(pagedcl_dtype dtype, double value) {
-    if (dtype == PAGEDCL_INT8)
-        return 1;
-    int mantissa_bits = dtype == PAGEDCL_FLOAT8_E4M3 ? 3 : 2, least = dtype == PAGEDCL_FLOAT8_E4M3 ? -6 : -14;
-    int exponent = value == 0 ? least : ilogb(value);
-    return ldexp(1, (exponent < least ? least : exponent) - mantissa_bits);
-}
 
 /* One side of a pool, as downloaded. */
 typedef struct side {
-    const shape *s;
-    int32_t head_dim;
-    float scale; /* of the pool */
-    size_t block_bytes, scales_offset;
+    block_layout layout;
     unsigned char *bytes;
 } side;
 
-static side side_make(const shape *s, int32_t head_dim, float scale) {
-    size_t rows = (size_t)s->block_size * (size_t)s->num_kv_heads, elements = rows * (size_t)head_dim;
-    side made = {.s = s, .head_dim = head_dim, .scale = scale == 0 ? 1 : scale};
-    made.scales_offset = s->scale_per_row ? (elements + 3) / 4 * 4 : elements;
-    made.block_bytes = made.scales_offset + (s->scale_per_row ? rows * sizeof(float) : 0);
-    made.bytes = fixture_alloc(NUM_BLOCKS * made.block_bytes);
+static size_t side_bytes(const side *x) {
+    return NUM_BLOCKS * x->layout.bytes;
+}
+
+static side side_make(const pagedcl_cache_desc *pool, int32_t head_dim, float scale) {
+    side made = {.layout = block_layout_of(pool, head_dim, scale)};
+    made.bytes = fixture_alloc(side_bytes(&made));
     return made;
 }
 
-static double side_scale(const side *x, int32_t block, int32_t token, int32_t head) {
-    if (!x->s->scale_per_row)
-        return x->scale;
-    float scale;
-    size_t row = (size_t)token * (size_t)x->s->num_kv_heads + (size_t)head;
-    memcpy(&scale, x->bytes + (size_t)block * x->block_bytes + x->scales_offset + row * sizeof(scale), sizeof(scale));
-    return scale;
+static unsigned char *side_block(const side *x, int32_t block) {
+    return x->bytes + (size_t)block * x->layout.bytes;
 }
 
 static double side_value(const side *x, int32_t block, int32_t token, int32_t head, int32_t d) {
-    const shape *s = x->s;
-    size_t row = s->layout == PAGEDCL_LAYOUT_NHD ? (size_t)token * (size_t)s->num_kv_heads + (size_t)head
-                                                 : (size_t)head * (size_t)s->block_size + (size_t)token;
-    unsigned char code = x->bytes[(size_t)block * x->block_bytes + row * (size_t)x->head_dim + (size_t)d];
-    return decode(s->dtype, code) * side_scale(x, block, token, head);
+    return block_value(&x->layout, side_block(x, block), token, head, d);
 }
 
-/* A sequence of LENGTH tokens in scattered blocks, its rows as floats, and the objects that work on it. */
+/* A sequence of LENGTH tokens in scattered blocks, its rows as floats, and the objects that work on it. Rows are as they
+   count: rotated, where a run rotates q, and k of the NEW tokens. */
 typedef struct scene {
     const shape *s;
     pagedcl_device *device;
@@ -101,8 +78,9 @@ typedef struct scene {
     pagedcl_attn *attn;
     pagedcl_plan *plan;
     int32_t table[NUM_BLOCKS], num_heads;
-    float *k, *v, *q;
-    guarded k_buffer, v_buffer, q_buffer, out, lse;
+    float *k, *v;
+    double *q;
+    guarded k_buffer, v_buffer, k_new_buffer, q_buffer, out, lse, rotary_cos, rotary_sin;
     side k_side, v_side;
 } scene;
 
@@ -111,6 +89,47 @@ static float *rows_make(random_state *random, int32_t rows, int32_t elements) {
     for (int32_t i = 0; i < rows * elements; i++)
         x[i] = random_normal(random);
     return x;
+}
+
+/* A few bits of x, so that a row is rotated without rounding. */
+static float coarse(double x, double steps) {
+    return (float)(round(x * steps) / steps);
+}
+
+/* The rows that runs are given: q, and k of the new tokens. They are rotated afterwards. */
+static void make_inputs(scene *x, random_state *random) {
+    const shape *s = x->s;
+    const int32_t heads = s->num_kv_heads, pairs = s->rotary_dim / 2, dim = s->head_dim;
+    float *q = rows_make(random, NEW, x->num_heads * dim), *k_new = x->k + OLD * heads * dim;
+    float *tables[2] = {fixture_alloc((size_t)(LENGTH * pairs) * sizeof(float)),
+                        fixture_alloc((size_t)(LENGTH * pairs) * sizeof(float))};
+    for (int32_t i = 0; i < LENGTH * pairs; i++) {
+        double angle = i / pairs * pow(100, -(double)(i % pairs) / pairs);
+        tables[0][i] = coarse(cos(angle), 64);
+        tables[1][i] = coarse(sin(angle), 64);
+    }
+    for (int32_t i = 0; pairs > 0 && i < NEW * heads * dim; i++)
+        k_new[i] = coarse((double)k_new[i], 16);
+    x->q_buffer = guarded_create(x->device, (size_t)(NEW * x->num_heads * dim) * sizeof(float), q);
+    x->k_new_buffer = guarded_create(x->device, (size_t)(NEW * heads * dim) * sizeof(float), k_new);
+    x->rotary_cos = guarded_create(x->device, (size_t)(LENGTH * pairs) * sizeof(float), tables[0]);
+    x->rotary_sin = guarded_create(x->device, (size_t)(LENGTH * pairs) * sizeof(float), tables[1]);
+
+    const ref_attn attn = {
+        .head_dim = dim, .rotary_dim = s->rotary_dim, .rotary_cos = tables[0], .rotary_sin = tables[1]};
+    x->q = fixture_alloc((size_t)(NEW * x->num_heads * dim) * sizeof(double));
+    for (int32_t row = 0; row < NEW * x->num_heads; row++)
+        ref_attn_rotate(&attn, OLD + row / x->num_heads, q + row * dim, x->q + row * dim);
+    double *rotated = fixture_alloc((size_t)dim * sizeof(double));
+    for (int32_t row = 0; row < NEW * heads; row++) {
+        ref_attn_rotate(&attn, OLD + row / heads, k_new + row * dim, rotated);
+        for (int32_t d = 0; d < dim; d++)
+            k_new[row * dim + d] = (float)rotated[d];
+    }
+    free(rotated);
+    free(q);
+    free(tables[0]);
+    free(tables[1]);
 }
 
 static scene scene_open(pagedcl_device *device, pagedcl_tier tier, const shape *s) {
@@ -134,6 +153,7 @@ static scene scene_open(pagedcl_device *device, pagedcl_tier tier, const shape *
     desc.num_heads = x.num_heads;
     desc.q_dtype = PAGEDCL_FLOAT32;
     desc.causal = 1;
+    desc.rotary_dim = s->rotary_dim;
     desc.tier = tier;
     expect_ok(pagedcl_attn_create(device, &desc, &x.attn));
     expect_ok(pagedcl_plan_create(x.attn, &x.plan));
@@ -142,21 +162,21 @@ static scene scene_open(pagedcl_device *device, pagedcl_tier tier, const shape *
     random_permutation(&random, x.table, NUM_BLOCKS);
     x.k = rows_make(&random, LENGTH, s->num_kv_heads * s->head_dim);
     x.v = rows_make(&random, LENGTH, s->num_kv_heads * s->head_dim_v);
-    x.q = rows_make(&random, NEW, x.num_heads * s->head_dim);
+    make_inputs(&x, &random);
     /* A row of zeros has no largest magnitude to take a scale from. */
     memset(x.k, 0, (size_t)(s->num_kv_heads * s->head_dim) * sizeof(float));
     x.k_buffer = guarded_create(device, (size_t)(LENGTH * s->num_kv_heads * s->head_dim) * sizeof(float), x.k);
     x.v_buffer = guarded_create(device, (size_t)(LENGTH * s->num_kv_heads * s->head_dim_v) * sizeof(float), x.v);
-    x.q_buffer = guarded_create(device, (size_t)(NEW * x.num_heads * s->head_dim) * sizeof(float), x.q);
     x.out = guarded_create(device, (size_t)(NEW * x.num_heads * s->head_dim_v) * sizeof(float), NULL);
     x.lse = guarded_create(device, (size_t)(NEW * x.num_heads) * sizeof(float), NULL);
-    x.k_side = side_make(s, s->head_dim, s->k_scale);
-    x.v_side = side_make(s, s->head_dim_v, s->v_scale);
+    x.k_side = side_make(&pool, s->head_dim, s->k_scale);
+    x.v_side = side_make(&pool, s->head_dim_v, s->v_scale);
     return x;
 }
 
 static void scene_close(scene *x) {
-    guarded *buffers[] = {&x->k_buffer, &x->v_buffer, &x->q_buffer, &x->out, &x->lse};
+    guarded *buffers[] = {&x->k_buffer, &x->v_buffer, &x->k_new_buffer, &x->q_buffer,
+                          &x->out,      &x->lse,      &x->rotary_cos,   &x->rotary_sin};
     for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++)
         guarded_destroy(buffers[i]);
     pagedcl_plan_destroy(x->plan);
@@ -169,19 +189,11 @@ static void scene_close(scene *x) {
     free(x->v_side.bytes);
 }
 
-/* The tensors from a token on. */
-static pagedcl_tensor k_from(const scene *x, int32_t token) {
-    return (pagedcl_tensor){.mem = x->k_buffer.mem, .offset = (int64_t)token * x->s->num_kv_heads * x->s->head_dim};
-}
-static pagedcl_tensor v_from(const scene *x, int32_t token) {
-    return (pagedcl_tensor){.mem = x->v_buffer.mem, .offset = (int64_t)token * x->s->num_kv_heads * x->s->head_dim_v};
-}
-
 static void write_tokens(scene *x, int32_t count) {
     int64_t slots[LENGTH];
     for (int32_t t = 0; t < count; t++)
         slots[t] = (int64_t)x->table[t / x->s->block_size] * x->s->block_size + t % x->s->block_size;
-    pagedcl_tensor k = k_from(x, 0), v = v_from(x, 0);
+    pagedcl_tensor k = {.mem = x->k_buffer.mem}, v = {.mem = x->v_buffer.mem};
     expect_ok(pagedcl_cache_write(x->cache, NULL, 0, &k, x->s->v_in_k ? NULL : &v, PAGEDCL_FLOAT32, slots, count, 0,
                                   NULL, NULL));
 }
@@ -195,15 +207,17 @@ static void download(scene *x) {
 /* Every element of the first `count` tokens is within half a step of what was given, or the largest there is. */
 static void expect_stored(const scene *x, const side *stored, const float *given, int32_t count) {
     const shape *s = x->s;
+    const int32_t head_dim = stored->layout.head_dim;
     for (int32_t t = 0; t < count; t++)
         for (int32_t h = 0; h < s->num_kv_heads; h++)
-            for (int32_t d = 0; d < stored->head_dim; d++) {
+            for (int32_t d = 0; d < head_dim; d++) {
                 int32_t block = x->table[t / s->block_size], token = t % s->block_size;
-                double want = given[(t * s->num_kv_heads + h) * stored->head_dim + d];
-                double scale = side_scale(stored, block, token, h), largest = largest_of(s->dtype) * scale;
-                double got = side_value(stored, block, token, h, d);
-                double clamped = fmax(-largest, fmin(largest, want));
-                double allowed = 0.501 * step_at(s->dtype, clamped / scale) * scale;
+                double want = (double)given[(t * s->num_kv_heads + h) * head_dim + d];
+                double scale = block_scale(&stored->layout, side_block(stored, block), token, h, d);
+                double largest = code_largest(s->dtype) * scale, got = side_value(stored, block, token, h, d);
+                /* A stored scale is such that no value is too large. */
+                double clamped = stored->layout.scale_group > 0 ? want : fmax(-largest, fmin(largest, want));
+                double allowed = 0.501 * code_step(s->dtype, clamped / scale) * scale;
                 cr_assert(fabs(got - clamped) <= allowed, "%s: token %d, head %d, element %d: %g is stored as %g",
                           s->name, t, h, d, want, got);
             }
@@ -220,7 +234,7 @@ static void expect_attention(const scene *x, const char *what) {
         for (int32_t t = 0; t < keys; t++) {
             double score = 0;
             for (int32_t d = 0; d < s->head_dim; d++)
-                score += (double)x->q[row * s->head_dim + d] *
+                score += x->q[row * s->head_dim + d] *
                          side_value(&x->k_side, x->table[t / s->block_size], t % s->block_size, head, d);
             weights[t] = exp(score / sqrt(s->head_dim));
             sum += weights[t];
@@ -243,10 +257,16 @@ static void run(scene *x, bool appends) {
     args.q.mem = x->q_buffer.mem;
     args.out.mem = x->out.mem;
     args.lse = x->lse.mem;
+    if (x->s->rotary_dim > 0) {
+        args.rotary_cos = x->rotary_cos.mem;
+        args.rotary_sin = x->rotary_sin.mem;
+        args.rotary_positions = LENGTH;
+    }
     if (appends) {
-        args.k_new = k_from(x, OLD);
+        args.k_new.mem = x->k_new_buffer.mem;
         if (!x->s->v_in_k)
-            args.v_new = v_from(x, OLD);
+            args.v_new = (pagedcl_tensor){.mem = x->v_buffer.mem,
+                                          .offset = (int64_t)OLD * x->s->num_kv_heads * x->s->head_dim_v};
     }
     expect_ok(pagedcl_attn_run(x->attn, NULL, x->plan, &args, 0, NULL, NULL));
     download(x);
@@ -308,11 +328,24 @@ Test(attn_quantized, write_then_attend) {
     for_each_shape(write_then_attend);
 }
 
-/* Whoever stores a token, its bytes are the same. */
+/* The sequence's values are those in other bytes of the side. */
+static void expect_same_rows(const scene *x, const side *got, unsigned char *bytes) {
+    const shape *s = x->s;
+    const side want = {.layout = got->layout, .bytes = bytes};
+    for (int32_t t = 0; t < LENGTH; t++)
+        for (int32_t h = 0; h < s->num_kv_heads; h++)
+            for (int32_t d = 0; d < got->layout.head_dim; d++) {
+                int32_t block = x->table[t / s->block_size], token = t % s->block_size;
+                cr_assert(side_value(got, block, token, h, d) == side_value(&want, block, token, h, d),
+                          "%s: token %d, head %d, element %d", s->name, t, h, d);
+            }
+}
+
+/* Whoever stores a token, its elements and scales are the same. */
 static void every_way_to_append_agrees(scene *x) {
     write_tokens(x, LENGTH);
     download(x);
-    size_t k_bytes = NUM_BLOCKS * x->k_side.block_bytes, v_bytes = NUM_BLOCKS * x->v_side.block_bytes;
+    size_t k_bytes = side_bytes(&x->k_side), v_bytes = side_bytes(&x->v_side);
     unsigned char *k = fixture_alloc(k_bytes), *v = fixture_alloc(v_bytes);
     memcpy(k, x->k_side.bytes, k_bytes);
     memcpy(v, x->v_side.bytes, v_bytes);
@@ -329,14 +362,9 @@ static void every_way_to_append_agrees(scene *x) {
         run(x, true);
         expect_attention(x, way == 0 ? "varlen append" : "decode append");
         expect_stored(x, &x->k_side, x->k, LENGTH);
-        for (int32_t t = 0; t < LENGTH; t++)
-            for (int32_t d = 0; d < x->s->head_dim; d++) {
-                side written = x->k_side;
-                written.bytes = k;
-                int32_t block = x->table[t / x->s->block_size], token = t % x->s->block_size;
-                cr_assert(side_value(&written, block, token, 0, d) == side_value(&x->k_side, block, token, 0, d),
-                          "%s, way %d: token %d, element %d", x->s->name, way, t, d);
-            }
+        expect_same_rows(x, &x->k_side, k);
+        if (!x->s->v_in_k)
+            expect_same_rows(x, &x->v_side, v);
     }
     free(k);
     free(v);
@@ -344,6 +372,39 @@ static void every_way_to_append_agrees(scene *x) {
 
 Test(attn_quantized, every_way_to_append_agrees) {
     for_each_shape(every_way_to_append_agrees);
+}
+
+/* Rows as float32: each element times its scale. */
+static void gather_gives_the_values(scene *x) {
+    const shape *s = x->s;
+    const side *sides[2] = {&x->k_side, s->v_in_k ? &x->k_side : &x->v_side};
+    const int32_t dims[2] = {s->head_dim, s->head_dim_v}, length = LENGTH;
+    write_tokens(x, LENGTH);
+    guarded out[2];
+    pagedcl_tensor tensors[2];
+    for (int i = 0; i < 2; i++) {
+        out[i] = guarded_create(x->device, (size_t)(1 + LENGTH * s->num_kv_heads * dims[i]) * sizeof(float), NULL);
+        tensors[i] = (pagedcl_tensor){.mem = out[i].mem, .offset = 1};
+    }
+    expect_ok(pagedcl_cache_gather(x->cache, NULL, 0, x->table, NUM_BLOCKS, &length, 1, &tensors[0], &tensors[1], 0,
+                                   NULL, NULL));
+    download(x);
+    for (int i = 0; i < 2; i++) {
+        float *got = guarded_read(x->device, &out[i], s->name);
+        for (int32_t t = 0; t < LENGTH; t++)
+            for (int32_t h = 0; h < s->num_kv_heads; h++)
+                for (int32_t d = 0; d < dims[i]; d++) {
+                    float want = (float)side_value(sides[i], x->table[t / s->block_size], t % s->block_size, h, d);
+                    cr_assert_eq(got[1 + (t * s->num_kv_heads + h) * dims[i] + d], want,
+                                 "%s: token %d, head %d, element %d", s->name, t, h, d);
+                }
+        free(got);
+        guarded_destroy(&out[i]);
+    }
+}
+
+Test(attn_quantized, gather_gives_the_values) {
+    for_each_shape(gather_gives_the_values);
 }
 
 static void copies_take_the_scales_along(scene *x) {
@@ -361,45 +422,43 @@ Test(attn_quantized, copies_take_the_scales_along) {
     for_each_shape(copies_take_the_scales_along);
 }
 
-Test(attn_quantized, what_does_not_go_together_is_refused) {
-    pagedcl_device *device = fixture_open();
-    pagedcl_cache_desc good = PAGEDCL_CACHE_DESC_INIT, desc;
-    good.num_blocks = 2;
-    good.block_size = 4;
-    good.num_kv_heads = 1;
-    good.head_dim = 8;
-    pagedcl_cache *cache = NULL;
-#define REFUSED(change, words)                                                                        \
-    do {                                                                                              \
-        desc = good;                                                                                  \
-        change;                                                                                       \
-        expect_refused(pagedcl_cache_create(device, &desc, &cache), PAGEDCL_INVALID_ARGUMENT, words); \
-    } while (0)
-    REFUSED(desc.scale_per_row = 1, "scale_per_row");
-    REFUSED(desc.k_scale = 2, "k_scale");
-    REFUSED((desc.dtype = PAGEDCL_INT8, desc.scale_per_row = 2), "scale_per_row");
-    REFUSED((desc.dtype = PAGEDCL_INT8, desc.scale_per_row = 1, desc.v_scale = 2), "v_scale");
-    REFUSED((desc.dtype = PAGEDCL_INT8, desc.k_scale = -1), "k_scale");
-    REFUSED((desc.dtype = PAGEDCL_INT8, desc.k_scale = NAN), "k_scale");
-#undef REFUSED
-    desc = good;
-    desc.dtype = PAGEDCL_INT8;
-    expect_ok(pagedcl_cache_create(device, &desc, &cache));
-    int32_t table = 0, length = 1;
-    guarded buffer = guarded_create(device, 64, NULL);
-    pagedcl_tensor tensor = {.mem = buffer.mem};
-    int64_t slot = 0;
-    expect_refused(pagedcl_cache_gather(cache, NULL, 0, &table, 1, &length, 1, &tensor, &tensor, 0, NULL, NULL),
-                   PAGEDCL_UNSUPPORTED, "int8");
-    expect_refused(pagedcl_cache_write(cache, NULL, 0, &tensor, &tensor, PAGEDCL_INT8, &slot, 1, 0, NULL, NULL),
-                   PAGEDCL_INVALID_ARGUMENT, "int8");
-    pagedcl_attn_desc eight = PAGEDCL_ATTN_DESC_INIT;
-    eight.cache = cache;
-    eight.num_heads = 1;
-    eight.q_dtype = PAGEDCL_FLOAT8_E4M3;
-    pagedcl_attn *attn = NULL;
-    expect_refused(pagedcl_attn_create(device, &eight, &attn), PAGEDCL_UNSUPPORTED, "q_dtype");
-    guarded_destroy(&buffer);
-    pagedcl_cache_destroy(cache);
-    pagedcl_device_destroy(device);
+/* Out to the host one block at a time, and back into other blocks. */
+static void blocks_travel_alone(scene *x) {
+    write_tokens(x, LENGTH);
+    const int32_t used = (LENGTH + x->s->block_size - 1) / x->s->block_size;
+    const size_t k_bytes = x->k_side.layout.bytes, v_bytes = x->s->v_in_k ? 0 : x->v_side.layout.bytes;
+    unsigned char *k = fixture_alloc((size_t)used * k_bytes), *v = fixture_alloc((size_t)used * v_bytes);
+    for (int32_t i = 0; i < used; i++)
+        expect_ok(pagedcl_cache_download_blocks(x->cache, NULL, 0, &x->table[i], 1, k + (size_t)i * k_bytes,
+                                                x->s->v_in_k ? NULL : v + (size_t)i * v_bytes, 0, NULL, NULL));
+    expect_cl(clFinish(pagedcl_device_queue(x->device)));
+    for (int32_t i = 0; i < NUM_BLOCKS; i++)
+        x->table[i] = NUM_BLOCKS - 1 - x->table[i];
+    expect_ok(
+        pagedcl_cache_upload_blocks(x->cache, NULL, 0, x->table, used, k, x->s->v_in_k ? NULL : v, 0, NULL, NULL));
+    plan_varlen(x, 0);
+    run(x, false);
+    expect_stored(x, &x->k_side, x->k, LENGTH);
+    expect_attention(x, "after the way to the host and back");
+    free(k);
+    free(v);
+}
+
+Test(attn_quantized, blocks_travel_alone) {
+    for_each_shape(blocks_travel_alone);
+}
+
+Test(attn_quantized, in_segments) {
+    const attn_case cases[] = {
+        {.name = "int4, varlen", .path = VARLEN_PAGED, .kv_dtype = PAGEDCL_INT4, .segment_blocks = 2, .append = 1},
+        {.name = "int4, decode",
+         .path = DECODE,
+         .kv_dtype = PAGEDCL_INT4,
+         .segment_blocks = 4,
+         .num_layers = 2,
+         .head_dim = 33,
+         .head_dim_v = 100,
+         .append = 1},
+    };
+    attn_check_cases(cases, sizeof(cases) / sizeof(cases[0]));
 }

@@ -32,6 +32,8 @@ static const pool_shape shapes[] = {
     {"float8, heads first, scales", 2, 8, 16, 3, 24, 0, 0, PAGEDCL_FLOAT8_E4M3, 1, PAGEDCL_LAYOUT_HND, 0, 9, 3},
     {"bfloat16, segments of two blocks", 2, 11, 7, 2, 40, 0, 0, PAGEDCL_BFLOAT16, 0, PAGEDCL_LAYOUT_NHD, 2, 11, 4},
     {"float16, K wider than V", 2, 8, 4, 2, 48, 16, 0, PAGEDCL_FLOAT16, 0, PAGEDCL_LAYOUT_NHD, 0, 6, 5},
+    {"int4, odd rows", 2, 9, 3, 1, 33, 7, 0, PAGEDCL_INT4, 0, PAGEDCL_LAYOUT_NHD, 0, 5, 2},
+    {"int4, heads first", 2, 8, 16, 3, 80, 0, 0, PAGEDCL_INT4, 0, PAGEDCL_LAYOUT_HND, 0, 9, 3},
     {"float16, V in K", 2, 8, 4, 1, 72, 64, 1, PAGEDCL_FLOAT16, 0, PAGEDCL_LAYOUT_NHD, 0, 6, 2},
 };
 enum { NUM_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };

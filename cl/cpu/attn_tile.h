@@ -54,20 +54,21 @@ static float sum_of(float16 x) {
 
 /* A row of dim elements of the pool, or of packed keys, into one of the tile. */
 static void row_load(float16 *to, keys_row row, int dim) {
-#if WITH_PAGED && KV_STORED_SCALES
-    const float scale = *row.scale;
-#elif WITH_PAGED && KV_QUANTIZED
-    const float scale = row.pool_scale;
-#else
-    const float scale = 1; /* and gone when compiled */
-#endif
 #if WITH_PAGED
-    const __global STORAGE(KV) *from = row.base + row.at;
+    const __global STORAGE(KV) *from = row.base + UNIT(KV, row.at);
 #else
     const __global STORAGE(KV) *from = row;
 #endif
+#if WITH_PAGED && KV_QUANTIZED
+    for (int group = 0; group < dim; group += SCALE_GROUP(KV)) {
+        const float scale = pool_scale_at(row, group);
+        for (int c = group / 16; c < min(group + SCALE_GROUP(KV), dim) / 16; c++)
+            to[c] = LOAD16(KV)(from, c * 16) * scale;
+    }
+#else
     for (int c = 0; c < dim / 16; c++)
-        to[c] = LOAD16(KV)(from, c * 16) * scale;
+        to[c] = LOAD16(KV)(from, c * 16);
+#endif
     if (dim % 16 == 0)
         return;
     int d = dim / 16 * 16;

@@ -298,25 +298,29 @@ static keys_row value_row(const attn_problem *p, int position) {
 #endif
 
 #if WITH_APPEND
-/* The scale with which the key or value at a new position is stored. */
-static float new_key_scale(const attn_problem *p, int position) {
+/* The scale with which element d of the key or value at a new position is stored. */
+static float new_key_scale(const attn_problem *p, int position, int d) {
     float largest = 0;
 #if KV_STORED_SCALES
-    for (int d = 0; d < HEAD_DIM; d += 8)
-        largest = fmax(largest, largest_of8(new_key8(p, position, d)));
+    const int begin = d / SCALE_GROUP(KV) * SCALE_GROUP(KV);
+    for (int e = begin; e < min(begin + SCALE_GROUP(KV), HEAD_DIM); e += 8)
+        largest = fmax(largest, largest_of8(new_key8(p, position, e)));
 #endif
     (void)position;
+    (void)d;
     return pool_scale_for(p->keys.k.scale, largest);
 }
-static float new_value_scale(const attn_problem *p, int position) {
+static float new_value_scale(const attn_problem *p, int position, int d) {
     float largest = 0;
     if (V_IN_K)
-        return new_key_scale(p, position);
+        return new_key_scale(p, position, d);
 #if KV_STORED_SCALES
-    for (int d = 0; d < HEAD_DIM_V; d += 8)
-        largest = fmax(largest, largest_of8(new_value8(p, position, d)));
+    const int begin = d / SCALE_GROUP(KV) * SCALE_GROUP(KV);
+    for (int e = begin; e < min(begin + SCALE_GROUP(KV), HEAD_DIM_V); e += 8)
+        largest = fmax(largest, largest_of8(new_value8(p, position, e)));
 #endif
     (void)position;
+    (void)d;
     return pool_scale_for(p->keys.v.scale, largest);
 }
 
@@ -336,36 +340,35 @@ static float8 rounded8(float8 x, float scale) {
 static float8 key8(const attn_problem *p, int position, int d) {
 #if WITH_APPEND
     if (position >= p->new_first)
-        return rounded8(new_key8(p, position, d), new_key_scale(p, position));
+        return rounded8(new_key8(p, position, d), new_key_scale(p, position, d));
 #endif
     return keys_load8(key_row(p, position), d, HEAD_DIM);
 }
 static float8 value8(const attn_problem *p, int position, int d) {
 #if WITH_APPEND
     if (position >= p->new_first)
-        return rounded8(new_value8(p, position, d), new_value_scale(p, position));
+        return rounded8(new_value8(p, position, d), new_value_scale(p, position, d));
 #endif
     return keys_load8(value_row(p, position), d, HEAD_DIM_V);
 }
 
 #if WITH_APPEND
-/* Stores the new tokens among the keys of this part: a work-item takes a vector, or, where rows have scales of their
-   own, a row. */
+/* Stores the new tokens among the keys of this part: a work-item takes a vector, or all that share a stored scale. */
 static void store_new(const attn_problem *p, int lane, int lanes) {
-    const int parts = KV_STORED_SCALES ? 1 : ROW_VECTORS, width = KV_STORED_SCALES ? ROW_VECTORS * 8 : 8;
+    const int parts = (ROW_VECTORS * 8 + STORE_WIDTH - 1) / STORE_WIDTH;
     int begin = max(p->new_first, p->key_begin);
     for (int i = lane; i < (p->key_end - begin) * parts; i += lanes) {
         int position = begin + i / parts;
-        int first = i % parts * width;
+        int first = i % parts * STORE_WIDTH;
         if (!problem_has(p, position))
             continue;
-        float scale = new_key_scale(p, position);
-        for (int d = first; d < min(first + width, HEAD_DIM); d += 8)
+        float scale = new_key_scale(p, position, first);
+        for (int d = first; d < min(first + STORE_WIDTH, HEAD_DIM); d += 8)
             pool_store8(key_row(p, position), d, HEAD_DIM, new_key8(p, position, d), scale);
         if (V_IN_K)
             continue;
-        scale = new_value_scale(p, position);
-        for (int d = first; d < min(first + width, HEAD_DIM_V); d += 8)
+        scale = new_value_scale(p, position, first);
+        for (int d = first; d < min(first + STORE_WIDTH, HEAD_DIM_V); d += 8)
             pool_store8(value_row(p, position), d, HEAD_DIM_V, new_value8(p, position, d), scale);
     }
 }

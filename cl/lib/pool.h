@@ -3,8 +3,10 @@
  * A pool as kernel parameters: K and V each as segments of one buffer per parameter. Shape macros: BLOCK_SIZE,
  * NUM_KV_HEADS, HEAD_DIM, HEAD_DIM_V, NUM_SEGMENTS (1, 2, 4 or 8), KV_DTYPE, the strides of block, token and head in
  * elements, K_BLOCK_STRIDE to V_HEAD_STRIDE, and V_IN_K: a row of V is the beginning of the row of K, and not stored
- * again. KV_QUANTIZED: elements count times a scale, that of the pool or, with KV_STORED_SCALES, that of the row, which
- * lies behind the block's elements: float [BLOCK_SIZE, NUM_KV_HEADS] from byte K_SCALES_OFFSET or V_SCALES_OFFSET on.
+ * again. KV_QUANTIZED: elements count times a scale, that of the pool or, with KV_STORED_SCALES, one of those that lie
+ * behind the block's elements, from byte K_SCALES_OFFSET or V_SCALES_OFFSET on:
+ * [BLOCK_SIZE, NUM_KV_HEADS, scales of a row], one for each SCALE_GROUP(KV) elements along the row, of the type
+ * SCALE_DTYPE. Elements are then bytes or halves of them, and strides in elements even.
  *
  *     __kernel void f(POOL_PARAMS) {
  *         pool keys = POOL_KEYS, values = POOL_VALUES;
@@ -40,16 +42,27 @@
 /* Vectors of 8 elements that cover a row of K, and one of V. */
 #define ROW_VECTORS (((HEAD_DIM > HEAD_DIM_V ? HEAD_DIM : HEAD_DIM_V) + 7) / 8)
 
+/* How many scales a row has, and how many elements a work-item stores: those that share one. */
+#if KV_STORED_SCALES
+#define SCALE_DTYPE SCALE_DTYPE_OF(KV)
+#define ROW_SCALES(dim) (((dim) + SCALE_GROUP(KV) - 1) / SCALE_GROUP(KV))
+#define STORE_WIDTH SCALE_GROUP(KV)
+#else
+#define SCALE_DTYPE float32
+#define ROW_SCALES(dim) 0
+#define STORE_WIDTH 8
+#endif
+
 /* Offsets are in elements, from the beginning of every segment's buffer. */
 #define POOL_PARAMS                                                                                                    \
     SEGMENT_PARAMS(pool_k), SEGMENT_PARAMS(pool_v), long pool_k_offset, long pool_v_offset, int segment_shift,         \
         float pool_k_scale, float pool_v_scale
 #define POOL_KEYS                                                                                                      \
     {SEGMENTS(pool_k), pool_k_offset,  segment_shift, K_BLOCK_STRIDE, K_TOKEN_STRIDE, K_HEAD_STRIDE, pool_k_scale,     \
-     K_SCALES_OFFSET}
+     K_SCALES_OFFSET, ROW_SCALES(HEAD_DIM)}
 #define POOL_VALUES                                                                                                    \
     {SEGMENTS(pool_v), pool_v_offset,  segment_shift, V_BLOCK_STRIDE, V_TOKEN_STRIDE, V_HEAD_STRIDE, pool_v_scale,     \
-     V_SCALES_OFFSET}
+     V_SCALES_OFFSET, ROW_SCALES(V_IN_K ? HEAD_DIM : HEAD_DIM_V)}
 
 typedef struct pool {
     __global STORAGE(KV) *segment[NUM_SEGMENTS];
@@ -57,13 +70,14 @@ typedef struct pool {
     int segment_shift;
     long block_stride, token_stride, head_stride; /* constants of the program */
     float scale;
-    long scales_offset; /* a constant too */
+    long scales_offset; /* constants too */
+    int row_scales;
 } pool;
 
 typedef struct pool_row {
     __global STORAGE(KV) *base;
     long at;
-    __global float *scale; /* with KV_STORED_SCALES */
+    __global STORAGE(SCALE) *scales; /* with KV_STORED_SCALES */
     float pool_scale;
 } pool_row;
 
@@ -81,32 +95,42 @@ static pool_row pool_row_at(const pool *p, int block, int token, int kv_head) {
     }
     row.at = p->offset + address_row(block, p->segment_shift, token, kv_head, p->block_stride, p->token_stride,
                                      p->head_stride);
-    row.scale = 0;
+    row.scales = 0;
     row.pool_scale = p->scale;
 #if KV_STORED_SCALES
-    /* Elements are bytes, and blocks a multiple of four. */
+    /* A unit of storage is a byte, and a block a multiple of four. */
     address_index block_at = address_row(block, p->segment_shift, 0, 0, p->block_stride, 0, 0);
-    row.scale = (__global float *)(row.base + block_at + p->scales_offset) + (token * NUM_KV_HEADS + kv_head);
+    row.scales = (__global STORAGE(SCALE) *)(row.base + UNIT(KV, block_at) + p->scales_offset) +
+                 (token * NUM_KV_HEADS + kv_head) * p->row_scales;
 #endif
     return row;
+}
+
+/* The scale of element d. */
+static float pool_scale_at(pool_row row, int d) {
+#if KV_STORED_SCALES
+    return LOAD1(SCALE)(row.scales, d / SCALE_GROUP(KV));
+#else
+    (void)d;
+    return row.pool_scale;
+#endif
 }
 
 /* Elements d .. d + 7 of a row of dim elements, as values. */
 static float8 pool_load8(pool_row row, int d, int dim) {
     float8 x = ROW_LOAD8(KV, row.base, row.at, d, dim);
-#if KV_STORED_SCALES
-    x *= *row.scale;
-#elif KV_QUANTIZED
-    x *= row.pool_scale;
+#if KV_QUANTIZED
+    x *= pool_scale_at(row, d);
 #endif
     return x;
 }
 
-/* The scale with which a row is to be stored whose largest magnitude is given. */
+/* The scale with which elements are to be stored that share one, from their largest magnitude. The product is the same
+   on every device, which a quotient need not be. */
 static float pool_scale_for(float pool_scale, float largest) {
 #if KV_STORED_SCALES
     (void)pool_scale;
-    return largest > 0 ? largest / LARGEST(KV) : 1;
+    return largest > 0 ? SCALE_UP(SCALE)(largest * (1.0f / LARGEST(KV))) : 1;
 #else
     (void)largest;
     return pool_scale;
@@ -121,8 +145,8 @@ static void pool_store8(pool_row row, int d, int dim, float8 x, float scale) {
     (void)scale;
     ROW_STORE8(KV, x, row.base, row.at, d, dim);
 #if KV_STORED_SCALES
-    if (d == 0)
-        *row.scale = scale;
+    if (d % SCALE_GROUP(KV) == 0)
+        STORE1(SCALE)(scale, row.scales, d / SCALE_GROUP(KV));
 #endif
 }
 

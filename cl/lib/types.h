@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Element types. A role (Q, KV, OUT) has its dtype in the macro <role>_DTYPE: float32, float16 or bfloat16, and KV also
- * int8, float8_e4m3 or float8_e5m2. Elements are stored as STORAGE(role) and computed on as float. Half storage goes
- * through the core functions vload_half and vstore_half, which need no cl_khr_fp16. The 8-bit types have a scale, which
- * is pool.h's business: here are their codes alone.
+ * int8, float8_e4m3, float8_e5m2 or int4. Elements are stored as STORAGE(role) and computed on as float. Half storage
+ * goes through the core functions vload_half and vstore_half, which need no cl_khr_fp16. The types of 8 and 4 bits have
+ * scales, which are pool.h's business: here are their codes alone.
  *
- * Loads and stores take a base and the index of an element, and need no more alignment than an element has.
+ * Loads and stores take a base and the index of an element, and need no more alignment than an element has. Those of
+ * int4, two of which share a byte, need an even index.
  */
 #ifndef TYPES_H
 #define TYPES_H
@@ -35,6 +36,18 @@ typedef ushort storage_bfloat16;
 typedef char storage_int8;
 typedef uchar storage_float8_e4m3;
 typedef uchar storage_float8_e5m2;
+typedef uchar storage_int4; /* the even element in the lower half, the odd one in the upper */
+
+/* Units of storage that 8 elements take; element i, i even, begins in unit UNIT(role, i). */
+#define UNITS8(role) PASTE(units8_, role##_DTYPE)
+#define UNIT(role, i) (UNITS8(role) == 8 ? (i) : (i) >> 1)
+#define units8_float32 8
+#define units8_float16 8
+#define units8_bfloat16 8
+#define units8_int8 8
+#define units8_float8_e4m3 8
+#define units8_float8_e5m2 8
+#define units8_int4 4
 
 static float load1_float32(const __global storage_float32 *base, long i) {
     return base[i];
@@ -212,10 +225,78 @@ DEFINE_UPTO8(int8)
 DEFINE_UPTO8(float8_e4m3)
 DEFINE_UPTO8(float8_e5m2)
 
-/* The largest value of a type that has a scale. */
+/* 4-bit integers, symmetric: -8 is not used. */
+static float8 decode8_int4(uchar4 pairs) {
+    float8 x;
+    x.even = convert_float4(as_char4(pairs << (uchar)4) >> (char)4);
+    x.odd = convert_float4(as_char4(pairs) >> (char)4);
+    return x;
+}
+static float8 round8_int4(float8 x) {
+    return clamp(rint(x), -7.0f, 7.0f);
+}
+static uchar4 encode8_int4(float8 x) {
+    char8 code = convert_char8_sat(round8_int4(x));
+    return (as_uchar4(code.even) & (uchar)15) | as_uchar4(code.odd) << (uchar)4;
+}
+static float8 load8_int4(const __global storage_int4 *base, long i) {
+    return decode8_int4(vload4(0, base + (i >> 1)));
+}
+static float16 load16_int4(const __global storage_int4 *base, long i) {
+    char8 pairs = as_char8(vload8(0, base + (i >> 1)));
+    float16 x;
+    x.even = convert_float8(pairs << (char)4 >> (char)4);
+    x.odd = convert_float8(pairs >> (char)4);
+    return x;
+}
+static float8 load_upto8_int4(const __global storage_int4 *base, long i, int count) {
+    uchar pairs[4];
+    if (count >= 8)
+        return load8_int4(base, i);
+    for (int j = 0; j < 4; j++)
+        pairs[j] = 2 * j < count ? base[(i >> 1) + j] : 0;
+    /* The second half of an odd row's last byte may be anything. */
+    return select((float8)0, decode8_int4(vload4(0, pairs)), count > (int8)(0, 1, 2, 3, 4, 5, 6, 7));
+}
+/* Behind the end of a row x has zeros: so has the second half of an odd row's last byte. */
+static void store_upto8_int4(float8 x, __global storage_int4 *base, long i, int count) {
+    uchar pairs[4];
+    vstore4(encode8_int4(x), 0, pairs);
+    if (count >= 8)
+        vstore4(encode8_int4(x), 0, base + (i >> 1));
+    for (int j = 0; count < 8 && 2 * j < count; j++)
+        base[(i >> 1) + j] = pairs[j];
+}
+
+/* Of the types that have a scale: the largest value, how many elements along a row share a scale when scales are stored
+   (no row has 1024), and what type that scale has. */
 #define LARGEST(role) PASTE(largest_, role##_DTYPE)
 #define largest_int8 127.0f
 #define largest_float8_e4m3 448.0f
 #define largest_float8_e5m2 57344.0f
+#define largest_int4 7.0f
+#define SCALE_GROUP(role) PASTE(scale_group_, role##_DTYPE)
+#define scale_group_int8 1024
+#define scale_group_float8_e4m3 1024
+#define scale_group_float8_e5m2 1024
+#define scale_group_int4 32
+#define SCALE_DTYPE_OF(role) PASTE(scale_dtype_, role##_DTYPE)
+#define scale_dtype_int8 float32
+#define scale_dtype_float8_e4m3 float32
+#define scale_dtype_float8_e5m2 float32
+#define scale_dtype_int4 float16
+
+/* The least number of a scale's type that is not below a positive x, or the largest. */
+#define SCALE_UP(role) PASTE(scale_up_, role##_DTYPE)
+static float scale_up_float32(float x) {
+    return x;
+}
+static float scale_up_float16(float x) {
+    ushort bits[1];
+    float wanted = fmin(x, 65504.0f);
+    vstore_half_rte(wanted, 0, (__private half *)bits);
+    bits[0] += vload_half(0, (const __private half *)bits) < wanted ? 1 : 0;
+    return vload_half(0, (const __private half *)bits);
+}
 
 #endif

@@ -63,7 +63,7 @@ typedef struct pagedcl_attn_desc {
     int32_t num_kv_heads; /* without a cache; with one, 0 or the cache's */
     int32_t head_dim;     /* likewise: 1 to 576 */
     pagedcl_dtype kv_dtype;  /* likewise: packed keys, the pool. Default: q_dtype */
-    pagedcl_dtype q_dtype;   /* q, k_new and v_new. Default: kv_dtype; float16 when that is default or of 8 bits */
+    pagedcl_dtype q_dtype;   /* q, k_new and v_new. Default: kv_dtype; float16 when that is default or quantised */
     pagedcl_dtype out_dtype; /* default: q_dtype. LSE is always float32 */
     float softmax_scale;     /* 0 means 1 / sqrt(head_dim) */
     int32_t causal;          /* 0 or 1 */

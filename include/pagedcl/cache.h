@@ -51,6 +51,9 @@ typedef struct pagedcl_pool_buffers {
     int64_t v_offset;
 } pagedcl_pool_buffers;
 
+/* Elements along a row of an int4 pool that share a scale; the last ones of a row may be fewer. */
+enum { PAGEDCL_INT4_GROUP = 32 };
+
 typedef struct pagedcl_cache_desc {
     size_t struct_size;         /* sizeof(pagedcl_cache_desc), set by PAGEDCL_CACHE_DESC_INIT */
     int32_t num_layers;         /* 0 means 1 */
@@ -70,11 +73,20 @@ typedef struct pagedcl_cache_desc {
     pagedcl_pool_strides k_strides, v_strides; /* with buffers; all 0: those of `layout` */
     int32_t scale_per_row;  /* of an 8-bit dtype. 1: each token and KV head has a scale of its own, found by the write
                                    as its largest magnitude / the largest element. Behind a block's elements, padded to
-                                   4 bytes, lie its scales: float32 [block_size, num_kv_heads]. 0: k_scale and v_scale */
+                                   4 bytes, lie its scales: float32 [block_size, num_kv_heads]. 0: k_scale and v_scale.
+                                   An int4 pool always has scales there, see below */
     float k_scale, v_scale; /* of an 8-bit dtype without scale_per_row: value = element * scale. 0: 1 */
 } pagedcl_cache_desc;
 #define PAGEDCL_CACHE_DESC_INIT \
     { .struct_size = sizeof(pagedcl_cache_desc) }
+
+/*
+ * int4: a row of a token and KV head has ceil(head_dim / 2) bytes; the upper half of an odd row's last byte is 0. Behind
+ * a block's rows, padded to 4 bytes, lie its scales, padded to 4 bytes again: float16 [block_size, num_kv_heads,
+ * ceil(head_dim / 32)], one for each PAGEDCL_INT4_GROUP elements along the row: 4.5 bits an element in all. The write
+ * finds a scale as the group's largest magnitude / 7, rounded up to a float16; so no element is further from what was
+ * given than half of it. Magnitudes above 7 * 65504 become that. The library allocates these pools itself.
+ */
 
 /*
  * A tensor on the device: rows of `heads` heads of `head_dim` contiguous elements. Element (t, h, d) is at
@@ -108,7 +120,7 @@ PAGEDCL_API pagedcl_status pagedcl_cache_get_desc(const pagedcl_cache *cache, pa
 
 /*
  * Stores row t of k and v ([num_slots, num_kv_heads, head_dim], in `dtype`, which may differ from the pool's: a pool of
- * an 8-bit dtype quantises here) into slot slot_mapping[t] of `layer`. -1 skips the row. No slot may occur twice.
+ * 8-bit or 4-bit elements quantises here) into slot slot_mapping[t] of `layer`. -1 skips the row. No slot may occur twice.
  * Errors: INVALID_ARGUMENT, INVALID_SLOT (names the row), BUFFER_TOO_SMALL.
  */
 PAGEDCL_API pagedcl_status pagedcl_cache_write(pagedcl_cache *cache, cl_command_queue queue, int32_t layer,
@@ -145,8 +157,8 @@ PAGEDCL_API pagedcl_status pagedcl_cache_read_faults(pagedcl_cache *cache, cl_co
 
 /*
  * Reads the first seqlens[i] tokens of each sequence through its block table into k and v, packed one sequence behind
- * the other: [sum of seqlens, num_kv_heads, head_dim], contiguous from `offset`, in the pool's dtype, which is not one
- * of 8 bits.
+ * the other: [sum of seqlens, num_kv_heads, head_dim], contiguous from `offset`, in the pool's dtype; a pool of 8-bit or
+ * 4-bit elements gives float32, the element times its scale.
  * block_table: [num_seqs, block_table_stride]; entries behind ceil(seqlens[i] / block_size) are not looked at.
  * Errors: INVALID_ARGUMENT, INVALID_LENGTH, CAPACITY, INVALID_BLOCK, BUFFER_TOO_SMALL.
  */
@@ -175,8 +187,8 @@ PAGEDCL_API pagedcl_status pagedcl_cache_wipe_blocks(pagedcl_cache *cache, cl_co
 
 /*
  * Whole blocks of one layer to and from host memory, as the pool holds them, one behind the other: in k num_blocks times
- * [block_size, num_kv_heads, head_dim] in the pool's dtype (or the pool's other order), with scale_per_row each followed
- * by its scales; in v likewise. Block i of them is physical block blocks[i]; blocks == NULL means 0 .. num_blocks-1.
+ * [block_size, num_kv_heads, head_dim] in the pool's dtype (or the pool's other order), each followed by the scales that
+ * it stores; in v likewise. Block i of them is physical block blocks[i]; blocks == NULL means 0 .. num_blocks-1.
  * The host memory must stay as it is until the event is complete. No block may occur twice in an upload.
  * Errors: INVALID_ARGUMENT, INVALID_BLOCK, UNSUPPORTED (a caller's pool whose strides leave gaps inside a block).
  */

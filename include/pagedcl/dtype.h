@@ -16,16 +16,17 @@ typedef enum pagedcl_dtype {
     PAGEDCL_FLOAT32 = 1,       /* IEEE binary32 */
     PAGEDCL_FLOAT16 = 2,       /* IEEE binary16 */
     PAGEDCL_BFLOAT16 = 3,      /* the upper half of a binary32 */
-    /* For pools alone, with scales: the value is the element times its scale. */
+    /* For pools alone, with scales: the value is the element times a scale. */
     PAGEDCL_INT8 = 4,        /* -127 to 127 */
     PAGEDCL_FLOAT8_E4M3 = 5, /* OCP 8-bit float: 4 exponent bits, to 448, no infinity */
     PAGEDCL_FLOAT8_E5M2 = 6, /* OCP 8-bit float: 5 exponent bits, to 57344 */
+    PAGEDCL_INT4 = 7,        /* -7 to 7; two in a byte, the first one in the lower half */
 } pagedcl_dtype;
 
-/* Bytes of one element; 0 for a value that is no dtype. */
+/* Bytes of one element; 0 for int4, half of a byte, and for a value that is no dtype. */
 PAGEDCL_API size_t pagedcl_dtype_size(pagedcl_dtype dtype);
 
-/* "float32", "float16", "bfloat16", "int8", "float8_e4m3", "float8_e5m2"; "invalid" otherwise. */
+/* "float32", "float16", "bfloat16", "int8", "float8_e4m3", "float8_e5m2", "int4"; "invalid" otherwise. */
 PAGEDCL_API const char *pagedcl_dtype_name(pagedcl_dtype dtype);
 
 #ifdef __cplusplus

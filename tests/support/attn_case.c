@@ -66,6 +66,29 @@ static float *random_values(random_state *state, pagedcl_dtype dtype, int64_t co
     return random_stored(state, dtype, 0, count);
 }
 
+/* Rows that the pool holds exactly. Those of an int4 pool have scales that are powers of two, since every group of values
+   that shares one has the largest in it. */
+static float *random_rows(random_state *state, const attn_case *full, float scale, int64_t rows, int32_t head_dim) {
+    if (full->kv_dtype != PAGEDCL_INT4)
+        return random_stored(state, full->kv_dtype, scale, rows * head_dim);
+    float *values = random_values(state, PAGEDCL_FLOAT32, rows * head_dim);
+    for (int64_t row = 0; row < rows; row++)
+        for (int32_t first = 0; first < head_dim; first += PAGEDCL_INT4_GROUP) {
+            float *group = values + row * head_dim + first;
+            int32_t count = head_dim - first < PAGEDCL_INT4_GROUP ? head_dim - first : PAGEDCL_INT4_GROUP;
+            double step = ldexp(1, -1 - random_below(state, 3));
+            for (int32_t d = 0; d < count; d++)
+                group[d] = (float)(code_value(PAGEDCL_INT4, code_of(PAGEDCL_INT4, (double)group[d] / step)) * step);
+            group[random_below(state, count)] = (float)(code_largest(PAGEDCL_INT4) * step);
+        }
+    return values;
+}
+
+/* What the pool makes of a value. */
+static float stored(const attn_problem *p, float scale, float value) {
+    return p->c.kv_dtype == PAGEDCL_INT4 ? value : pool_model_round(p->c.kv_dtype, scale, value);
+}
+
 static int64_t k_row(const attn_problem *p) {
     return (int64_t)p->c.num_kv_heads * p->c.head_dim;
 }
@@ -230,10 +253,10 @@ static void append_new(attn_problem *p) {
             for (int64_t h = 0; h < heads; h++) {
                 ref_attn_rotate(&attn, t, p->k_new + (from * heads + h) * dim, rotated);
                 for (int64_t d = 0; d < dim; d++)
-                    p->k[(to * heads + h) * dim + d] = pool_model_round(p->c.kv_dtype, p->c.k_scale, (float)rotated[d]);
+                    p->k[(to * heads + h) * dim + d] = stored(p, p->c.k_scale, (float)rotated[d]);
             }
             for (int64_t d = 0; d < v_row(p); d++)
-                p->v[to * v_row(p) + d] = pool_model_round(p->c.kv_dtype, p->c.v_scale, p->v_new[from * v_row(p) + d]);
+                p->v[to * v_row(p) + d] = stored(p, p->c.v_scale, p->v_new[from * v_row(p) + d]);
         }
     }
     free(rotated);
@@ -249,10 +272,17 @@ attn_problem attn_problem_create(const attn_case *c, uint64_t seed) {
     attn_problem p = lay_out(c);
     random_state state = {seed};
     p.q = random_values(&state, p.c.q_dtype, (int64_t)attn_total_q(&p) * p.num_heads * p.c.head_dim);
-    p.k = random_stored(&state, p.c.kv_dtype, p.c.k_scale, attn_total_k(&p) * k_row(&p));
-    p.v = random_stored(&state, p.c.kv_dtype, p.c.v_scale, attn_total_k(&p) * v_row(&p));
-    p.k_new = random_values(&state, p.c.q_dtype, p.total_new * k_row(&p));
-    p.v_new = random_values(&state, p.c.q_dtype, p.total_new * v_row(&p));
+    int64_t heads = p.c.num_kv_heads;
+    p.k = random_rows(&state, &p.c, p.c.k_scale, attn_total_k(&p) * heads, p.c.head_dim);
+    p.v = random_rows(&state, &p.c, p.c.v_scale, attn_total_k(&p) * heads, p.c.head_dim_v);
+    if (p.c.kv_dtype == PAGEDCL_INT4) {
+        p.k_new = random_rows(&state, &p.c, 0, p.total_new * heads, p.c.head_dim);
+        p.v_new = random_rows(&state, &p.c, 0, p.total_new * heads, p.c.head_dim_v);
+        cr_assert(p.total_new == 0 || !p.c.rotary_dim, "%s: int4 does not hold rotated keys exactly", p.c.name);
+    } else {
+        p.k_new = random_values(&state, p.c.q_dtype, p.total_new * k_row(&p));
+        p.v_new = random_values(&state, p.c.q_dtype, p.total_new * v_row(&p));
+    }
     if (p.c.alibi) {
         int64_t count = (int64_t)p.num_heads * (p.c.alibi == 2 ? p.c.num_seqs : 1);
         p.alibi_slopes = random_floats(&state, count);
@@ -362,9 +392,8 @@ static pagedcl_cache_desc pool_desc(const attn_problem *p) {
     desc.v_scale = p->c.v_scale;
     if (p->c.pool == POOL_OF_LIBRARY_HND)
         desc.layout = PAGEDCL_LAYOUT_HND;
-    uint64_t row = (uint64_t)(k_row(p) > v_row(p) ? k_row(p) : v_row(p));
-    desc.max_segment_bytes =
-        (uint64_t)p->c.segment_blocks * (uint64_t)p->c.block_size * row * pagedcl_dtype_size(p->c.kv_dtype);
+    int32_t longer = p->c.head_dim > p->c.head_dim_v ? p->c.head_dim : p->c.head_dim_v;
+    desc.max_segment_bytes = (uint64_t)p->c.segment_blocks * block_layout_of(&desc, longer, 0).bytes;
     return desc;
 }
 

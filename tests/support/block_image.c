@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "block_image.h"
 
+#include "block_layout.h"
 #include "expect.h"
 #include "fixture.h"
 #include "random.h"
@@ -14,23 +15,11 @@ static pagedcl_cache_desc desc_of(const pagedcl_cache *cache) {
     return desc;
 }
 
-/* Bytes of the elements of a block in one layer, and with its scales. */
-static size_t element_bytes(const pagedcl_cache_desc *desc, int32_t head_dim) {
-    return (size_t)desc->block_size * (size_t)desc->num_kv_heads * (size_t)head_dim * pagedcl_dtype_size(desc->dtype);
-}
-
-static size_t side_bytes(const pagedcl_cache_desc *desc, int32_t head_dim) {
-    size_t elements = element_bytes(desc, head_dim);
-    if (!desc->scale_per_row)
-        return elements;
-    return (elements + 3) / 4 * 4 + (size_t)desc->block_size * (size_t)desc->num_kv_heads * sizeof(float);
-}
-
 block_image block_image_create(const pagedcl_cache *cache, int32_t num_blocks) {
     pagedcl_cache_desc desc = desc_of(cache);
     block_image image = {.num_layers = desc.num_layers, .num_blocks = num_blocks};
-    image.k_bytes = side_bytes(&desc, desc.head_dim);
-    image.v_bytes = desc.v_in_k ? 0 : side_bytes(&desc, desc.head_dim_v);
+    image.k_bytes = block_layout_of(&desc, desc.head_dim, 0).bytes;
+    image.v_bytes = desc.v_in_k ? 0 : block_layout_of(&desc, desc.head_dim_v, 0).bytes;
     image.block_bytes = (size_t)desc.num_layers * (image.k_bytes + image.v_bytes);
     image.bytes = fixture_poisoned((size_t)num_blocks * image.block_bytes);
     return image;
@@ -43,9 +32,11 @@ void block_image_destroy(block_image *image) {
 
 static void randomize_side(const pagedcl_cache_desc *desc, int32_t head_dim, random_state *random,
                            unsigned char *bytes) {
-    size_t elements = element_bytes(desc, head_dim), size = side_bytes(desc, head_dim);
-    for (size_t i = 0; i < size; i++)
-        bytes[i] = i >= elements && i < (elements + 3) / 4 * 4 ? 0 : (unsigned char)random_bits(random);
+    const block_layout layout = block_layout_of(desc, head_dim, 0);
+    for (size_t i = 0; i < layout.bytes; i++) {
+        bool used = i < layout.elements_end || (i >= layout.scales_offset && i < layout.scales_end);
+        bytes[i] = used ? (unsigned char)random_bits(random) : 0;
+    }
 }
 
 void block_image_randomize(block_image *image, const pagedcl_cache *cache, uint64_t seed) {

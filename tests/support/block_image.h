@@ -16,7 +16,7 @@ typedef struct block_image {
 block_image block_image_create(const pagedcl_cache *cache, int32_t num_blocks);
 void block_image_destroy(block_image *image);
 
-/* Random bytes, save those between elements and scales, which are 0. */
+/* Random bytes, save those that fill up a block, which are 0. */
 void block_image_randomize(block_image *image, const pagedcl_cache *cache, uint64_t seed);
 
 unsigned char *block_image_at(const block_image *image, int32_t block);

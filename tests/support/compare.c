@@ -18,6 +18,7 @@ tolerance tolerance_of(pagedcl_dtype dtype) {
     case PAGEDCL_INT8:
     case PAGEDCL_FLOAT8_E4M3:
     case PAGEDCL_FLOAT8_E5M2:
+    case PAGEDCL_INT4:
     case PAGEDCL_DTYPE_DEFAULT:
         break;
     }

@@ -98,6 +98,7 @@ static void element_from_float(pagedcl_dtype dtype, float value, void *element) 
         *(uint8_t *)element = float8_from_float(dtype, value);
         break;
     case PAGEDCL_FLOAT32:
+    case PAGEDCL_INT4: /* none of which is a whole byte */
     case PAGEDCL_DTYPE_DEFAULT:
         memcpy(element, &value, sizeof(value));
         break;
@@ -118,6 +119,7 @@ static float element_to_float(pagedcl_dtype dtype, const void *element) {
     case PAGEDCL_FLOAT8_E5M2:
         return float8_to_float(dtype, *(const uint8_t *)element);
     case PAGEDCL_FLOAT32:
+    case PAGEDCL_INT4: /* none of which is a whole byte */
     case PAGEDCL_DTYPE_DEFAULT:
         break;
     }

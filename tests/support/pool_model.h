@@ -3,26 +3,29 @@
 #ifndef POOL_MODEL_H
 #define POOL_MODEL_H
 
+#include "block_layout.h"
+
 #include <pagedcl/cache.h>
 
 typedef struct pool_model {
     pagedcl_cache_desc desc;
-    size_t row_bytes;   /* of K of one token */
-    size_t layer_bytes; /* of K of all blocks */
-    size_t v_row_bytes; /* likewise of V; 0 where it lies in K */
+    block_layout k_layout, v_layout; /* NHD, whatever the pool's layout */
+    size_t row_bytes;                /* of K of one token, without stored scales */
+    size_t layer_bytes;              /* of K of all blocks */
+    size_t v_row_bytes;              /* likewise of V; 0 where it lies in K */
     size_t v_layer_bytes;
-    unsigned char *k; /* [num_layers, num_blocks, block_size, num_kv_heads, head_dim] in desc.dtype, whatever the
-                         pool's layout */
-    unsigned char *v; /* likewise, with head_dim_v */
+    unsigned char *k; /* [num_layers, num_blocks] blocks of k_layout */
+    unsigned char *v; /* likewise, of v_layout */
 } pool_model;
 
 /* Every byte poison. desc has no defaults left to resolve, save head_dim_v and the scales. */
 pool_model pool_model_create(const pagedcl_cache_desc *desc);
 void pool_model_destroy(pool_model *model);
 
-/* Random finite elements everywhere. */
+/* Random finite elements everywhere, in a pool that stores no scales. */
 void pool_model_randomize(pool_model *model, uint64_t seed);
 
+/* The rows of a slot. */
 unsigned char *pool_model_k(const pool_model *model, int32_t layer, int64_t slot);
 unsigned char *pool_model_v(const pool_model *model, int32_t layer, int64_t slot);
 

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pools of 8-bit and 4-bit elements without attention: what they refuse, and the ends of their scales. */
+#include "support/expect.h"
+#include "support/fixture.h"
+
+#include <pagedcl/pagedcl.h>
+
+#include <math.h>
+#include <stdlib.h>
+
+/* What is too large for the largest scale becomes the largest value; what is too small for the smallest one is still
+   held to half a step. */
+Test(cache_quantized, int4_at_the_ends_of_its_scales) {
+    enum { HEAD_DIM = 64 };
+    pagedcl_device *device = fixture_open();
+    pagedcl_cache_desc desc = PAGEDCL_CACHE_DESC_INIT;
+    desc.num_blocks = desc.block_size = desc.num_kv_heads = 1;
+    desc.head_dim = HEAD_DIM;
+    desc.dtype = PAGEDCL_INT4;
+    pagedcl_cache *cache = NULL;
+    expect_ok(pagedcl_cache_create(device, &desc, &cache));
+    float row[HEAD_DIM] = {INFINITY, 1e6f, -1e9f, 65504, -65504, 20000, 0};
+    row[32] = 1.5e-7f; /* its seventh part lies below the smallest float16 */
+    row[33] = -5e-8f;
+    row[34] = 2e-8f;
+    const float want[HEAD_DIM] = {458528, 458528, -458528, 65504, -65504, 0, [32] = 0x1.8p-23f, [33] = -0x1p-24f};
+    guarded in = guarded_create(device, sizeof row, row), out[2];
+    pagedcl_tensor tensors[2];
+    for (int i = 0; i < 2; i++) {
+        out[i] = guarded_create(device, sizeof row, NULL);
+        tensors[i] = (pagedcl_tensor){.mem = out[i].mem};
+    }
+    const pagedcl_tensor from = {.mem = in.mem};
+    const int64_t slot = 0;
+    const int32_t table = 0, length = 1;
+    expect_ok(pagedcl_cache_write(cache, NULL, 0, &from, &from, PAGEDCL_FLOAT32, &slot, 1, 0, NULL, NULL));
+    expect_ok(pagedcl_cache_gather(cache, NULL, 0, &table, 1, &length, 1, &tensors[0], &tensors[1], 0, NULL, NULL));
+    for (int i = 0; i < 2; i++) {
+        float *got = guarded_read(device, &out[i], "ends");
+        for (int d = 0; d < HEAD_DIM; d++)
+            cr_assert_eq(got[d], want[d], "element %d: %a, not %a", d, (double)got[d], (double)want[d]);
+        free(got);
+        guarded_destroy(&out[i]);
+    }
+    guarded_destroy(&in);
+    pagedcl_cache_destroy(cache);
+    pagedcl_device_destroy(device);
+}
+
+Test(cache_quantized, what_does_not_go_together_is_refused) {
+    pagedcl_device *device = fixture_open();
+    pagedcl_cache_desc good = PAGEDCL_CACHE_DESC_INIT, desc;
+    good.num_blocks = 2;
+    good.block_size = 4;
+    good.num_kv_heads = 1;
+    good.head_dim = 8;
+    guarded buffer = guarded_create(device, 64, NULL);
+    const pagedcl_pool_buffers buffers = {.k = buffer.mem, .v = buffer.mem};
+    pagedcl_cache *cache = NULL;
+#define REFUSED(change, words)                                                                        \
+    do {                                                                                              \
+        desc = good;                                                                                  \
+        change;                                                                                       \
+        expect_refused(pagedcl_cache_create(device, &desc, &cache), PAGEDCL_INVALID_ARGUMENT, words); \
+    } while (0)
+    REFUSED(desc.scale_per_row = 1, "scale_per_row");
+    REFUSED(desc.k_scale = 2, "k_scale");
+    REFUSED((desc.dtype = PAGEDCL_INT8, desc.scale_per_row = 2), "scale_per_row");
+    REFUSED((desc.dtype = PAGEDCL_INT8, desc.scale_per_row = 1, desc.v_scale = 2), "v_scale");
+    REFUSED((desc.dtype = PAGEDCL_INT8, desc.k_scale = -1), "k_scale");
+    REFUSED((desc.dtype = PAGEDCL_INT8, desc.k_scale = NAN), "k_scale");
+    REFUSED((desc.dtype = PAGEDCL_INT8, desc.scale_per_row = 1, desc.buffers = &buffers), "scale_per_row");
+    REFUSED((desc.dtype = PAGEDCL_INT4, desc.scale_per_row = 1), "scale_per_row");
+    REFUSED((desc.dtype = PAGEDCL_INT4, desc.k_scale = 2), "k_scale");
+#undef REFUSED
+    desc = good;
+    desc.dtype = PAGEDCL_INT4;
+    desc.buffers = &buffers;
+    expect_refused(pagedcl_cache_create(device, &desc, &cache), PAGEDCL_UNSUPPORTED, "int4");
+    desc = good;
+    desc.dtype = PAGEDCL_INT8;
+    expect_ok(pagedcl_cache_create(device, &desc, &cache));
+    pagedcl_tensor tensor = {.mem = buffer.mem};
+    int64_t slot = 0;
+    expect_refused(pagedcl_cache_write(cache, NULL, 0, &tensor, &tensor, PAGEDCL_INT8, &slot, 1, 0, NULL, NULL),
+                   PAGEDCL_INVALID_ARGUMENT, "int8");
+    expect_refused(pagedcl_cache_write(cache, NULL, 0, &tensor, &tensor, PAGEDCL_INT4, &slot, 1, 0, NULL, NULL),
+                   PAGEDCL_INVALID_ARGUMENT, "int4");
+    pagedcl_attn_desc eight = PAGEDCL_ATTN_DESC_INIT;
+    eight.cache = cache;
+    eight.num_heads = 1;
+    eight.q_dtype = PAGEDCL_FLOAT8_E4M3;
+    pagedcl_attn *attn = NULL;
+    expect_refused(pagedcl_attn_create(device, &eight, &attn), PAGEDCL_UNSUPPORTED, "q_dtype");
+    guarded_destroy(&buffer);
+    pagedcl_cache_destroy(cache);
+    pagedcl_device_destroy(device);
+}

@@ -44,11 +44,11 @@ enum { ROW_GAP = 8 };
 
 struct pagedcl_attn_gather {
     pagedcl_device *device;
-    pagedcl_plan *plan; /* checks the batches; keeps the operator alive, and by it the pool and the device */
-    pagedcl_attn_desc desc;
-    size_t work_group; /* work-items for a row of scores */
+    pagedcl_plan *plan;     /* checks the batches; keeps the operator alive, and by it the pool and the device */
+    pagedcl_attn_desc desc; /* kv_dtype: of packed keys, or what a gather from the pool gives */
+    size_t work_group;      /* work-items for a row of scores */
     cl_kernel kernels[NUM_KERNELS];
-    scratch pool_k, pool_v; /* what was gathered, in the pool's dtype */
+    scratch pool_k, pool_v; /* what was gathered, in kv_dtype */
     scratch q, k, v;        /* loaded from the caller's or from these: float32, a gap behind each head */
     scratch scores;         /* [num_heads, seqlen_q, seqlen_k], a gap behind each row, of one sequence */
     scratch result;         /* [seqlen_q, num_heads, head_dim] of one sequence */
@@ -110,18 +110,17 @@ static pagedcl_status create_kernels(pagedcl_attn_gather *gather) {
 
 /* The baseline is plain attention. */
 static pagedcl_status check_plain(const pagedcl_attn_desc *desc) {
-    const char *feature = desc->has_window                         ? "a window"
-                          : desc->softcap != 0                     ? "a softcap"
-                          : desc->has_alibi                        ? "ALiBi"
-                          : desc->has_sinks                        ? "sinks"
-                          : desc->rotary_dim != 0                  ? "rotary embedding"
-                          : desc->has_tree                         ? "tree masks"
-                          : desc->device_tables                    ? "block tables on the device"
-                          : desc->head_dim_v != desc->head_dim     ? "another head_dim for V"
-                          : desc->head_dim % 8 != 0                ? "a head_dim that is no multiple of 8"
-                          : pagedcl_dtype_size(desc->kv_dtype) < 2 ? "pools of 8-bit elements"
-                          : desc->paths == PAGEDCL_PATH_DECODE     ? "the decode path alone"
-                                                                   : NULL;
+    const char *feature = desc->has_window                     ? "a window"
+                          : desc->softcap != 0                 ? "a softcap"
+                          : desc->has_alibi                    ? "ALiBi"
+                          : desc->has_sinks                    ? "sinks"
+                          : desc->rotary_dim != 0              ? "rotary embedding"
+                          : desc->has_tree                     ? "tree masks"
+                          : desc->device_tables                ? "block tables on the device"
+                          : desc->head_dim_v != desc->head_dim ? "another head_dim for V"
+                          : desc->head_dim % 8 != 0            ? "a head_dim that is no multiple of 8"
+                          : desc->paths == PAGEDCL_PATH_DECODE ? "the decode path alone"
+                                                               : NULL;
     if (feature != NULL)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "the gather baseline does not do %s: make an operator without it",
                         feature);
@@ -139,6 +138,9 @@ static pagedcl_status create(pagedcl_device *device, pagedcl_attn *attn, pagedcl
         PCL_TRY(pagedcl_cache_get_desc(gather->desc.cache, &cache));
         if (cache.v_in_k)
             return pcl_fail(PAGEDCL_UNSUPPORTED, "the gather baseline does not do V that lies in K");
+        /* What pagedcl_cache_gather gives. */
+        if (pagedcl_dtype_size(cache.dtype) < 2)
+            gather->desc.kv_dtype = PAGEDCL_FLOAT32;
     }
     return create_kernels(gather);
 }

@@ -250,6 +250,19 @@ Test(generate, bfloat16_pool) {
     run_rounded(PAGEDCL_BFLOAT16, 0x1p-8);
 }
 
+/* Half a step is 2^-8 of the row's largest element, and 2^-7 or more of a usual one. */
+Test(generate, int8_pool) {
+    run_rounded(PAGEDCL_INT8, 0x1p-7);
+}
+
+/* Half a step is 2^-4 of the group's largest element: the first logits move by 0.4 to 2.2, and the text leaves the golden
+   one where margins are below 0.5. */
+Test(generate, int4_pool) {
+    engine_options options = options_of(16);
+    options.kv_dtype = PAGEDCL_INT4;
+    run_cases("int4", &options, 0.7, 3);
+}
+
 /* The same seed gives the same texts in any batch; another seed gives others. */
 static void sample_texts(uint64_t seed, int32_t max_batch, int32_t tokens[][NUM_NEW]) {
     engine_error error;

@@ -277,7 +277,7 @@ Test(generate_folder, refuses_bad_options) {
     expect_refused(RUN(MODEL, "--prompt", "a", "--top-p", "1.5"), "top-p", "--top-p");
     expect_refused(RUN(MODEL, "--prompt", "a", "--seed", "-1"), "seed", "--seed");
     expect_refused(RUN(MODEL, "--prompt", "a", "--block-size", "0"), "block-size", "--block-size");
-    expect_refused(RUN(MODEL, "--prompt", "a", "--kv-dtype", "int8"), "kv-dtype", "--kv-dtype");
+    expect_refused(RUN(MODEL, "--prompt", "a", "--kv-dtype", "int2"), "kv-dtype", "--kv-dtype");
     expect_refused(RUN(MODEL, "--prompt", "a", "--pool-blocks", "2147483648"), "pool", "--pool-blocks");
     expect_refused(RUN(MODEL, "--prompt", "a", "--pool-blocks", "2147483647"), "pool", "holds only");
     expect_refused(RUN(MODEL, "--prompt", "a", "--tokens", "32", "--pool-blocks", "1"), "pool", "the pool has 1");

@@ -56,7 +56,10 @@ static const struct argp_option options[] = {
     {NULL, 0, NULL, 0, "Device, pool and batch:", 3},
     {"device", 'd', "NAME", 0, "gpu, cpu, nvidia, amd, intel, pocl, P:D, or a part of the name", 3},
     {"block-size", KEY_BLOCK_SIZE, "N", 0, "Tokens that a block holds (16)", 3},
-    {"kv-dtype", KEY_KV_DTYPE, "TYPE", 0, "Keys and values as float32, float16 or bfloat16 (float32)", 3},
+    {"kv-dtype", KEY_KV_DTYPE, "TYPE", 0,
+     "Keys and values as float32, float16, bfloat16, or with scales as int8, float8_e4m3, float8_e5m2 or int4 "
+     "(float32)",
+     3},
     {"pool-blocks", KEY_POOL_BLOCKS, "N", 0, "Blocks of the pool (enough, up to half of the device's memory)", 3},
     {"chunk", KEY_CHUNK, "N", 0, "Prompt tokens that a step computes, at most (256)", 3},
     {"max-batch", KEY_MAX_BATCH, "N", 0, "Prompts that run at once, at most (32)", 3},
@@ -113,12 +116,12 @@ static error_t parse_top_p(const char *value, float *top_p) {
 }
 
 static error_t parse_dtype(const char *value, pagedcl_dtype *dtype) {
-    for (pagedcl_dtype d = PAGEDCL_FLOAT32; d <= PAGEDCL_BFLOAT16; d++)
+    for (pagedcl_dtype d = PAGEDCL_FLOAT32; d <= PAGEDCL_INT4; d++)
         if (strcmp(value, pagedcl_dtype_name(d)) == 0) {
             *dtype = d;
             return 0;
         }
-    return bad_value("kv-dtype", value, "float32, float16 or bfloat16");
+    return bad_value("kv-dtype", value, "float32, float16, bfloat16, int8, float8_e4m3, float8_e5m2 or int4");
 }
 
 static error_t add_source(arguments *a, generate_source_kind kind, const char *value) {

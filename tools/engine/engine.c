@@ -48,6 +48,8 @@ pagedcl_cache_desc engine_pool(const model_config *config, const engine_options 
     pool.num_kv_heads = config->num_kv_heads;
     pool.head_dim = config->head_dim;
     pool.dtype = options->kv_dtype;
+    /* 8 bits: a scale for each token and head, which needs no calibration. int4 always has its own. */
+    pool.scale_per_row = pagedcl_dtype_size(pool.dtype) == 1;
     return pool;
 }
 

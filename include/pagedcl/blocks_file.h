@@ -29,7 +29,8 @@ typedef struct pagedcl_kv_geometry {
 
 /*
  * The caller's transfer of slots first_slot .. first_slot + num_slots - 1 of a block, in all layers of the group: from
- * the device into kv when saving, from kv to the device when loading; done when it returns. kv is
+ * the device into kv when saving, from kv to the device when loading; done when it returns (cache_file.h has both for the
+ * library's pools). kv is
  * [num_slots, num_layers, 2 (keys, values), num_kv_heads, head_dim], contiguous. What it returns, if not SUCCESS, ends
  * the call that called it. It must not call the manager.
  */

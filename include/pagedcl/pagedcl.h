@@ -21,6 +21,7 @@
 #include <pagedcl/blocks_file.h>
 #include <pagedcl/blocks_report.h>
 #include <pagedcl/cache.h>
+#include <pagedcl/cache_file.h>
 #include <pagedcl/device.h>
 #include <pagedcl/dtype.h>
 #include <pagedcl/host_pool.h>

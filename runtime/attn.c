@@ -174,6 +174,7 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     pcl_variant_int(variant, "WITH_GUARD", desc->device_tables);
     pcl_variant_int(variant, "TUNE_ROWS", attn->tuning[which].rows);
     pcl_variant_int(variant, "TUNE_KEYS", attn->tuning[which].keys);
+    pcl_variant_int(variant, "TUNE_FEW_ROWS", attn->tuning[which].few_rows);
     bool small_thread =
         attn->device->quirks.registers_on_request && attn->tuning[which].work_group >= WORK_ITEMS_OF_A_THREAD;
     pcl_variant_int(variant, "TUNE_SUB_GROUP", small_thread ? WORK_ITEMS_OF_A_THREAD : 0);
@@ -187,8 +188,8 @@ static void name_variants(pagedcl_attn *attn, int32_t work_group) {
     int32_t small = work_group < SMALL_WORK_GROUP ? work_group : SMALL_WORK_GROUP;
     /* Accumulators of more rows than that do not fit the registers of Intel's GPUs. */
     int32_t rows = attn->device->quirks.registers_on_request ? PCL_MAX_ROWS / 2 : PCL_MAX_ROWS;
-    attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune(info, desc, rows, work_group);
-    attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc, group < rows ? group : rows, work_group);
+    attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune(info, desc, rows, rows, work_group);
+    attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc, group < rows ? group : rows, rows, work_group);
     attn->tuning[PCL_ATTN_MERGE] = (pcl_attn_tuning){.work_group = small};
     attn->tuning[PCL_ATTN_APPEND] = (pcl_attn_tuning){.work_group = desc->tier == PAGEDCL_TIER_CPU ? 1 : small};
     attn->tuning[PCL_ATTN_TABLES] = attn->tuning[PCL_ATTN_APPEND];

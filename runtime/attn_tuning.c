@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attn_tuning.h"
 
+#include <stdbool.h>
+
 enum { MAX_KEYS = 32 };
 
 /* Two work-groups of this much fit a compute unit of most GPUs; 32 KiB is what every full-profile device has. */
@@ -29,8 +31,8 @@ static int64_t tile_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_des
     return floats * 4;
 }
 
-pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, int32_t rows,
-                              int32_t work_group) {
+static pcl_attn_tuning tune(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, int32_t rows,
+                            int32_t work_group) {
     pcl_attn_tuning tuning = {.rows = least(power_of_two_from(rows), PCL_MAX_ROWS), .keys = MAX_KEYS};
     if (desc->tier == PAGEDCL_TIER_CPU) {
         tuning.work_group = 1;
@@ -49,5 +51,19 @@ pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_att
     }
     /* No work-item without a score. */
     tuning.work_group = least(tuning.work_group, tuning.rows * tuning.keys);
+    return tuning;
+}
+
+pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, int32_t rows,
+                              int32_t most_rows, int32_t work_group) {
+    pcl_attn_tuning alone = tune(info, desc, rows, work_group), tuning = alone;
+    for (int32_t more = most_rows; more > alone.rows && tuning.rows == alone.rows; more /= 2) {
+        pcl_attn_tuning shared = tune(info, desc, more, work_group);
+        bool is_cheap =
+            desc->tier == PAGEDCL_TIER_CPU || tile_memory(&shared, desc) * 4 <= tile_memory(&alone, desc) * 5;
+        if (shared.rows == more && shared.keys == alone.keys && is_cheap)
+            tuning = shared;
+    }
+    tuning.few_rows = alone.rows;
     return tuning;
 }

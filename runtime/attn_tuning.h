@@ -10,6 +10,7 @@ typedef struct pcl_attn_tuning {
     int32_t work_group; /* TUNE_WG */
     int32_t rows;       /* TUNE_ROWS, query rows of a tile: at most work_group in the portable tier */
     int32_t keys;       /* TUNE_KEYS of a tile: likewise */
+    int32_t few_rows;   /* TUNE_FEW_ROWS: rows that a tile of one sequence has; at most `rows` */
 } pcl_attn_tuning;
 
 /* Keys of one split of decode attention. Fixed, so that a sequence is cut in the same places in every batch. */
@@ -20,8 +21,10 @@ enum { PCL_MAX_WORK_GROUP = 128, PCL_MAX_ROWS = 16 };
 /*
  * The largest tile that the device's local memory holds, for problems of about `rows` rows of an operator whose shape
  * and tier are complete. work_group: what the portable tier is to use, a power of two up to PCL_MAX_WORK_GROUP.
+ * most_rows: a tile may have up to that many, for several sequences, where they cost no keys of it, and no more than a
+ * quarter more local memory: less of a compute unit's means fewer work-groups on it, whose tiles are mostly of one.
  */
 pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, int32_t rows,
-                              int32_t work_group);
+                              int32_t most_rows, int32_t work_group);
 
 #endif

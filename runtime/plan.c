@@ -3,7 +3,8 @@
  * A step's batch: checked, divided into work items, laid out as the kernels read it (cl/lib/attn_problem.h), uploaded.
  *
  * The upload is ints: the work items, one record per sequence, the sequences to merge, the items of a varlen append, the
- * tree masks, and the used parts of the block tables, which may come from a buffer of the caller's instead.
+ * tree masks, the sequences of work items that are for several, and the used parts of the block tables, which may come
+ * from a buffer of the caller's instead.
  */
 #include "plan.h"
 
@@ -22,6 +23,9 @@ enum { WORK_INTS = 4, RECORD_INTS = 12, MAX_SPLITS = 256 };
 
 /* Tokens that one work-group of a varlen append stores. */
 enum { APPEND_TOKENS = 32 };
+
+/* Work-groups for each compute unit below which sharing would leave the device idle. */
+enum { WORK_OF_UNIT = 4 };
 
 /* One sequence of either kind of batch. */
 typedef struct sequence {
@@ -198,15 +202,56 @@ static pagedcl_status measure_sequence(planning *p, int32_t seq, int64_t *table_
     return PAGEDCL_SUCCESS;
 }
 
+/* Splits in front of the sequence's queries and new tokens that no window cuts. */
+static pcl_share_range full_splits(const planning *p, const sequence *s) {
+    int32_t left = p->attn->desc.window_left;
+    int64_t last_low = left < 0 ? 0 : (int64_t)s->k_len - 1 - left;
+    int64_t end = ((int64_t)s->k_len - (s->q_len > s->new_len ? s->q_len : s->new_len)) / PCL_SPLIT_KEYS;
+    int64_t begin = last_low <= 0 ? 0 : (last_low + PCL_SPLIT_KEYS - 1) / PCL_SPLIT_KEYS;
+    return begin < end ? (pcl_share_range){begin, end} : (pcl_share_range){0};
+}
+
+/* Puts splits that several sequences have in common into fewer work items. */
+static pagedcl_status share_splits(planning *p) {
+    const pagedcl_attn_desc *desc = &p->attn->desc;
+    pcl_plan_batch *batch = &p->batch;
+    pcl_share *share = &p->plan->share;
+    PCL_TRY(pcl_share_begin(share, (int32_t)batch->num_seqs));
+    if (p->decode == NULL || p->num_splits > 0 || desc->device_tables || p->decode->share_prefix == PAGEDCL_SHARE_OFF)
+        return PAGEDCL_SUCCESS;
+    int64_t rows = (int64_t)batch->seqlen_q * (desc->num_heads / desc->num_kv_heads);
+    pcl_share_batch offer = {
+        .table = p->table.entries,
+        .stride = p->table.stride,
+        .num_seqs = (int32_t)batch->num_seqs,
+        .block_size = p->cache->desc.block_size,
+        .split_keys = PCL_SPLIT_KEYS,
+        .most_members = (int32_t)(p->attn->tuning[PCL_ATTN_DECODE].rows / rows),
+        .num_work = batch->num_work,
+    };
+    if (offer.most_members < 2)
+        return PAGEDCL_SUCCESS;
+    if (p->decode->share_prefix == PAGEDCL_SHARE_AUTO)
+        offer.least_work = WORK_OF_UNIT * (int64_t)p->attn->device->info.compute_units / desc->num_kv_heads;
+    for (int32_t seq = 0; seq < batch->num_seqs; seq++) {
+        sequence s = sequence_at(p, seq);
+        share->ranges[seq] = full_splits(p, &s);
+    }
+    PCL_TRY(pcl_share_find(share, &offer));
+    batch->num_work -= share->num_members - share->num_items;
+    return PAGEDCL_SUCCESS;
+}
+
 /* Checks every sequence and decides where in the upload everything lies. */
 static pagedcl_status measure(planning *p) {
     pcl_plan_batch *batch = &p->batch;
     int64_t table_ints = 0, tree_ints = 0;
     for (int32_t seq = 0; seq < batch->num_seqs; seq++)
         PCL_TRY(measure_sequence(p, seq, &table_ints, &tree_ints));
+    PCL_TRY(share_splits(p));
     int64_t records = batch->num_work * WORK_INTS, merges = records + batch->num_seqs * RECORD_INTS;
     int64_t appends = merges + batch->num_merges, trees = appends + batch->num_appends * WORK_INTS;
-    int64_t tables = trees + tree_ints, end = tables + table_ints;
+    int64_t members = trees + tree_ints, tables = members + p->plan->share.num_members, end = tables + table_ints;
     if (end > INT32_MAX)
         return too_large();
     batch->work = 0;
@@ -214,6 +259,7 @@ static pagedcl_status measure(planning *p) {
     batch->merges = (int32_t)merges;
     batch->appends = (int32_t)appends;
     batch->trees = (int32_t)trees;
+    batch->members = (int32_t)members;
     batch->tables = (int32_t)tables;
     batch->size = (size_t)end * sizeof(int32_t);
     batch->upload_size = (size_t)(p->attn->desc.device_tables ? tables : end) * sizeof(int32_t);
@@ -262,7 +308,9 @@ static void lay_out_sequence(const planning *p, int32_t seq, cursor *c) {
     int32_t size = decode ? (int32_t)split_size(p, &s) : 0;
     /* Causal tiles have the more keys the later they are: those that take longest start first. */
     for (int64_t t = tiles_of(p, &s) - 1; t >= 0; t--)
-        for (int64_t split = 0; split < splits; split++) {
+        for (int64_t split = first_split(p, &s), end = split + splits; split < end; split++) {
+            if (pcl_share_has(&p->plan->share, seq, split))
+                continue;
             const int32_t work[WORK_INTS] = {seq, (int32_t)(t * tile), (int32_t)split, size};
             memcpy(c->work, work, sizeof work);
             c->work += WORK_INTS;
@@ -274,6 +322,20 @@ static void lay_out_sequence(const planning *p, int32_t seq, cursor *c) {
         memcpy(c->appends, append, sizeof append);
         c->appends += WORK_INTS;
     }
+}
+
+/* Work items for several sequences: the place of their list, which is told from a sequence by its sign. */
+static void lay_out_shared(const planning *p, cursor *c) {
+    const pcl_share *share = &p->plan->share;
+    for (int64_t i = 0; i < share->num_items; i++) {
+        const pcl_share_item *item = &share->items[i];
+        const int32_t work[WORK_INTS] = {~(int32_t)(p->batch.members + item->first), item->count, item->split,
+                                         PCL_SPLIT_KEYS};
+        memcpy(c->work, work, sizeof work);
+        c->work += WORK_INTS;
+    }
+    if (share->num_members > 0)
+        memcpy(c->ints + p->batch.members, share->members, (size_t)share->num_members * sizeof *c->ints);
 }
 
 /* Writes the measured batch into staging memory. */
@@ -289,6 +351,8 @@ static void lay_out(const planning *p, int32_t *ints) {
         .tables = ints + batch->tables,
         .tree_mask = p->tree_mask,
     };
+    /* They have the most rows, and take longest. */
+    lay_out_shared(p, &c);
     for (int32_t seq = 0; seq < batch->num_seqs; seq++)
         lay_out_sequence(p, seq, &c);
 }
@@ -429,6 +493,7 @@ void pagedcl_plan_destroy(pagedcl_plan *plan) {
     if (plan == NULL)
         return;
     pcl_upload_release(&plan->upload);
+    pcl_share_release(&plan->share);
     pcl_faults_release(&plan->faults);
     pcl_fence_release(&plan->runs);
     for (int i = 0; i < PCL_ATTN_KERNELS; i++)

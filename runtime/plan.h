@@ -5,6 +5,7 @@
 #include "attn.h"
 #include "cache.h"
 #include "faults.h"
+#include "plan_share.h"
 
 typedef enum pcl_plan_kind { PCL_PLAN_EMPTY, PCL_PLAN_VARLEN, PCL_PLAN_DECODE } pcl_plan_kind;
 
@@ -21,7 +22,7 @@ typedef struct pcl_plan_batch {
     int64_t num_partials;  /* rows of partial results */
     int64_t num_appends;   /* items of a varlen append */
     int64_t num_seqs;
-    int32_t work, records, merges, appends, trees, tables;
+    int32_t work, records, merges, appends, trees, members, tables;
     size_t size;        /* bytes of all sections */
     size_t upload_size; /* of those that the host writes: tables, the last one, may be the device's */
 } pcl_plan_batch;
@@ -31,6 +32,7 @@ struct pagedcl_plan {
     cl_kernel kernels[PCL_ATTN_KERNELS];
     pcl_upload upload;
     pcl_plan_batch batch;
+    pcl_share share;   /* of the batch that is being planned */
     pcl_faults faults; /* with device_tables */
     pcl_fence runs;    /* the last run: partial results are one run's at a time */
     cl_mem partial_acc, partial_sums;

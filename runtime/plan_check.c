@@ -81,6 +81,14 @@ pagedcl_status pcl_plan_check_decode(const pagedcl_attn *attn, const pagedcl_dec
             "num_seqs %d, seqlen_q %d, seqlen_new %d, num_splits %d: seqlen_q must be at least 1, the others "
             "0",
             batch->num_seqs, batch->seqlen_q, batch->seqlen_new, batch->num_splits);
+    if (batch->share_prefix < PAGEDCL_SHARE_AUTO || batch->share_prefix > PAGEDCL_SHARE_ALL)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "share_prefix %d is not one of pagedcl_sharing",
+                        (int)batch->share_prefix);
+    if (batch->share_prefix == PAGEDCL_SHARE_ALL && (batch->num_splits != 0 || attn->desc.device_tables))
+        return pcl_fail(
+            PAGEDCL_INVALID_ARGUMENT,
+            "share_prefix is PAGEDCL_SHARE_ALL, but num_splits is %d and the operator's device_tables is %d",
+            batch->num_splits, attn->desc.device_tables);
     int64_t rows = batch->seqlen_q > batch->seqlen_new ? batch->seqlen_q : batch->seqlen_new;
     if (rows * batch->num_seqs > INT32_MAX)
         return pcl_fail(PAGEDCL_INVALID_LENGTH, "%d sequences of %" PRId64 " tokens are more than 2^31 - 1",

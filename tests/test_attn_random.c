@@ -130,6 +130,9 @@ static void draw_batch(random_state *state, attn_case *c, int32_t segments, int3
     c->seqlens_k = seqlens_k;
     c->seqlen_q = ONE_OF(state, 1, 1, 1, 2, 5, 34);
     c->num_splits = ONE_OF(state, 0, 0, 1, 2, 5, 300);
+    c->shared = c->path == DECODE && one_in(state, 4) ? ONE_OF(state, 520, 1100) : 0;
+    bool can_share = c->path == DECODE && c->num_splits == 0 && !c->device_table;
+    c->share_prefix = can_share ? (pagedcl_sharing)random_below(state, 3) : PAGEDCL_SHARE_AUTO;
     /* What an int4 pool makes of rotated keys is not known exactly. */
     bool append = c->path != VARLEN_PACKED && (c->kv_dtype != PAGEDCL_INT4 || !c->rotary_dim);
     c->append = append ? random_below(state, 2) : 0;
@@ -141,7 +144,7 @@ static void draw_batch(random_state *state, attn_case *c, int32_t segments, int3
         if (c->rotary_dim && least < seqlens_q[b])
             least = seqlens_q[b];
         int32_t more = ONE_OF(state, 0, 1, c->block_size, 2 * c->block_size + 1, 31, 32, 64, 300);
-        seqlens_k[b] = least + more;
+        seqlens_k[b] = least + more + c->shared;
         if (c->path == DECODE && one_in(state, 8))
             seqlens_k[b] += 512;
     }
@@ -153,16 +156,19 @@ static void draw_batch(random_state *state, attn_case *c, int32_t segments, int3
 static void print_case(const attn_problem *p, bool unordered) {
     static const char *const paths[] = {"packed", "paged", "decode"};
     const attn_case *c = &p->c;
-    fprintf(stderr,
-            "%s: %s, %d/%d heads of %d/%d, block_size %d, dtypes q %d kv %d out %d, causal %d, softcap %g, alibi %d, "
-            "sinks %d, tree %d, rotary_dim %d%s, window %d %d%s, layout %d, lse %d, v_in_k %d, layers %d, pool %d, "
-            "segment_blocks %d, scales %g %g, table on the %s, append %d, num_splits %d, %s queue, seqlens_q/seqlens_k",
-            c->name, paths[c->path], p->num_heads, c->num_kv_heads, c->head_dim, c->head_dim_v, c->block_size,
-            (int)c->q_dtype, (int)c->kv_dtype, (int)c->out_dtype, c->causal, (double)c->softcap, c->alibi, c->sinks,
-            c->tree, c->rotary_dim, c->rotary_interleaved ? " interleaved" : "", c->window ? c->window[0] : -1,
-            c->window ? c->window[1] : -1, c->released ? " released" : "", (int)c->layout, !c->without_lse, c->v_in_k,
-            c->num_layers, (int)c->pool, c->segment_blocks, (double)c->k_scale, (double)c->v_scale,
-            c->device_table ? "device" : "host", c->append, c->num_splits, unordered ? "unordered" : "ordered");
+    fprintf(
+        stderr,
+        "%s: %s, %d/%d heads of %d/%d, block_size %d, dtypes q %d kv %d out %d, causal %d, softcap %g, alibi %d, "
+        "sinks %d, tree %d, rotary_dim %d%s, window %d %d%s, layout %d, lse %d, v_in_k %d, layers %d, pool %d, "
+        "segment_blocks %d, scales %g %g, table on the %s, append %d, num_splits %d, shared %d %d, %s queue, seqlens_q/"
+        "seqlens_k",
+        c->name, paths[c->path], p->num_heads, c->num_kv_heads, c->head_dim, c->head_dim_v, c->block_size,
+        (int)c->q_dtype, (int)c->kv_dtype, (int)c->out_dtype, c->causal, (double)c->softcap, c->alibi, c->sinks,
+        c->tree, c->rotary_dim, c->rotary_interleaved ? " interleaved" : "", c->window ? c->window[0] : -1,
+        c->window ? c->window[1] : -1, c->released ? " released" : "", (int)c->layout, !c->without_lse, c->v_in_k,
+        c->num_layers, (int)c->pool, c->segment_blocks, (double)c->k_scale, (double)c->v_scale,
+        c->device_table ? "device" : "host", c->append, c->num_splits, c->shared, (int)c->share_prefix,
+        unordered ? "unordered" : "ordered");
     for (int32_t b = 0; b < c->num_seqs; b++)
         fprintf(stderr, " %d/%d", p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b],
                 p->cu_seqlens_k[b + 1] - p->cu_seqlens_k[b]);

@@ -48,6 +48,18 @@ static const attn_case guarded_tables = {.name = "decode, table on the device",
                                          .append = 1,
                                          .device_table = true};
 
+/* Two of three sequences share a split. */
+static const int32_t shared_seqlens[] = {520, 3, 515};
+static const attn_case sharing = {.name = "decode, shared",
+                                  .path = DECODE,
+                                  .head_dim = 8,
+                                  .group = 2,
+                                  .block_size = 64,
+                                  .append = 1,
+                                  .seqlens_k = shared_seqlens,
+                                  .shared = 512,
+                                  .share_prefix = PAGEDCL_SHARE_ALL};
+
 static void scene_open(scene *s, const attn_case *c) {
     *s = (scene){.device = fixture_open(), .problem = attn_problem_create(c, 1)};
     if (c->device_table)
@@ -323,6 +335,10 @@ Test(stub_attn, first_decode_plan_survives_every_failure) {
     exhaust_case(&first_plan, &splitting);
 }
 
+Test(stub_attn, first_sharing_plan_survives_every_failure) {
+    exhaust_case(&first_plan, &sharing);
+}
+
 Test(stub_attn, first_plan_of_a_device_table_survives_every_failure) {
     operation two_commands = first_plan;
     two_commands.tolerated[2] = (stub_tolerance){STUB_clReleaseCommandQueue, "there is no second try at a release"};
@@ -372,6 +388,25 @@ Test(stub_attn, next_paged_plan_survives_every_failure) {
 
 Test(stub_attn, next_decode_plan_survives_every_failure) {
     exhaust_case(&next_plan, &splitting);
+}
+
+/* The batch before shares nothing. */
+static void prepare_alone(void *at) {
+    scene *s = at;
+    finish(s);
+    s->problem.c.share_prefix = PAGEDCL_SHARE_OFF;
+    for (int i = 0; i < 2; i++) {
+        expect_ok(attn_rig_plan(&s->rig, NULL));
+        finish(s);
+    }
+    s->problem.c.share_prefix = PAGEDCL_SHARE_ALL;
+    restore(s);
+}
+
+Test(stub_attn, next_sharing_plan_survives_every_failure) {
+    operation shares = next_plan;
+    shares.prepare = prepare_alone;
+    exhaust_case(&shares, &sharing);
 }
 
 Test(stub_attn, next_plan_of_a_device_table_survives_every_failure) {

@@ -171,7 +171,8 @@ static float16 score_of_16(const attn_problem *p, int row, int position, float16
     score = p->mask.scale.y * tanh(product);
 #endif
 #if WITH_ALIBI
-    float slope = p->mask.alibi[p->mask.alibi_layout.x + p->seq * p->mask.alibi_layout.y + problem_head(p, row)];
+    long slopes = p->mask.alibi_layout.x + row_seq(p, row) * p->mask.alibi_layout.y;
+    float slope = p->mask.alibi[slopes + problem_head(p, row)];
     score -= slope * LOG2_E * fabs(convert_float16(problem_position(p, row) - positions));
 #endif
     int16 seen = positions >= problem_low(p, row) && positions < min(problem_high(p, row), p->key_end);

@@ -12,6 +12,9 @@
  *
  * The rows of a problem are the query rows of one sequence that read one KV head, query heads innermost: row r is token
  * r / GROUP, head kv_head * GROUP + r % GROUP. So K and V are read once for all of them.
+ *
+ * With WITH_SPLITS they may be the rows of several sequences, one behind the other, over a split that has the same blocks
+ * in all of their tables and that every one of the rows sees in full. What the rows do is then what they do alone.
  */
 #ifndef ATTN_PROBLEM_H
 #define ATTN_PROBLEM_H
@@ -108,9 +111,11 @@ typedef struct attn_problem {
     int key_end;
     int first_position; /* the first that matters: that a row sees, or that the run stores to */
     int first_split; /* the first split that matters */
-    int split;       /* counted from that */
-    int num_splits;
+    int split;
+    int num_splits; /* from first_split on */
     int partial_start;             /* row of the partial results where the sequence's begin */
+    const __global int *members;   /* the sequences whose rows these are, q_len * GROUP each; 0: `seq` alone */
+    const __global int *records;
     const __global int *table;     /* the sequence's block table */
     const __global uint *tree;     /* bit j of q_len: the row's token sees new token j; tree_words words a token */
     int tree_words;
@@ -126,20 +131,26 @@ typedef struct attn_problem {
 /* Ints of a work item and of a sequence's record in the plan; the host writes the same (runtime/plan.c). */
 #define WORK_INTS 4
 #define RECORD_INTS 12
+#define RECORD_Q_START 0
+#define RECORD_K_LEN 3
+#define RECORD_PARTIAL_START 7
+#define RECORD_FIRST_SPLIT 8
 
 /* Reads the record of a sequence; `records` is where they begin in the plan. */
 static void problem_from_record(attn_problem *p, const __global int *plan, int records, int seq) {
     const __global int *record = plan + records + (long)seq * RECORD_INTS;
     p->seq = seq;
-    p->q_start = record[0];
+    p->members = 0;
+    p->records = plan + records;
+    p->q_start = record[RECORD_Q_START];
     p->q_len = record[1];
     p->k_start = record[2];
-    p->k_len = record[3];
+    p->k_len = record[RECORD_K_LEN];
     p->new_first = record[4];
     p->new_start = record[5];
     p->num_splits = record[6];
-    p->partial_start = record[7];
-    p->first_split = record[8];
+    p->partial_start = record[RECORD_PARTIAL_START];
+    p->first_split = record[RECORD_FIRST_SPLIT];
     p->tree = (const __global uint *)(plan + record[9]);
     p->tree_words = (p->q_len + 31) / 32;
     p->first_position = record[10];
@@ -149,16 +160,40 @@ static void problem_from_record(attn_problem *p, const __global int *plan, int r
 
 /*
  * Reads work item `item`. sections: x the plan's work list, y its records. A work item is the sequence, the first row of
- * the tile, the split, and the keys of a split, 0 for all.
+ * the tile, the split, and the keys of a split, 0 for all. Or, for several sequences: ~ the place of their list in the
+ * plan, their number, and the same; their rows fit one tile.
  */
 static void problem_from_plan(attn_problem *p, const __global int *plan, int2 sections, int item) {
     const __global int *work = plan + sections.x + (long)item * WORK_INTS;
     const int split_size = work[3];
+#if WITH_SPLITS
+    const bool shared = work[0] < 0;
+    problem_from_record(p, plan, sections.y, shared ? plan[~work[0]] : work[0]);
+    p->first_row = shared ? 0 : work[1];
+    if (shared) {
+        p->members = plan + ~work[0];
+        p->num_rows *= work[1];
+    }
+#else
     problem_from_record(p, plan, sections.y, work[0]);
     p->first_row = work[1];
+#endif
     p->split = work[2];
-    p->key_begin = (p->first_split + p->split) * split_size;
-    p->key_end = split_size == 0 ? p->k_len : min(p->key_begin + split_size, p->k_len);
+    p->key_begin = p->split * split_size;
+    p->key_end = split_size == 0 ? p->k_len : p->key_begin + min(split_size, p->k_len - p->key_begin);
+}
+
+/* The sequence of a row, and a number of its record, which for a sequence alone is known already. */
+static int row_seq(const attn_problem *p, int row) {
+    return p->members == 0 ? p->seq : p->members[row / GROUP / p->q_len];
+}
+static int row_record(const attn_problem *p, int row, int field, int alone) {
+    return p->members == 0 ? alone : p->records[(long)row_seq(p, row) * RECORD_INTS + field];
+}
+
+/* The query token of its sequence. */
+static int row_token(const attn_problem *p, int row) {
+    return p->members == 0 ? row / GROUP : row / GROUP % p->q_len;
 }
 
 static int problem_head(const attn_problem *p, int row) {
@@ -167,22 +202,26 @@ static int problem_head(const attn_problem *p, int row) {
 
 /* The query row in q, out and lse. */
 static long problem_token(const attn_problem *p, int row) {
-    return (long)p->q_start + row / GROUP;
+    return (long)row_record(p, row, RECORD_Q_START, p->q_start) + row_token(p, row);
 }
 
 /* The position of a row among the keys. */
 static int problem_position(const attn_problem *p, int row) {
-    return row / GROUP + p->k_len - p->q_len;
+    return row_token(p, row) + row_record(p, row, RECORD_K_LEN, p->k_len) - p->q_len;
 }
 
 /* Row r sees no key outside problem_low .. problem_high - 1; neither falls with r. */
 static int problem_low(const attn_problem *p, int row) {
     /* A window may reach beyond 2^31 and a position be below 0: cut to what makes no difference, nothing overflows. */
-    return p->mask.window.x < 0 ? 0 : max(problem_position(p, row) - min(p->mask.window.x, p->k_len), 0);
+    if (p->mask.window.x < 0 || p->members != 0)
+        return 0;
+    return max(problem_position(p, row) - min(p->mask.window.x, p->k_len), 0);
 }
 static int problem_high(const attn_problem *p, int row) {
     int right = min(p->mask.window.y, p->q_len);
-    return p->mask.window.y < 0 ? p->k_len : clamp(problem_position(p, row) + right + 1, 0, p->k_len);
+    if (p->mask.window.y < 0 || p->members != 0)
+        return p->k_len;
+    return clamp(problem_position(p, row) + right + 1, 0, p->k_len);
 }
 
 /* Whether the table has a block for a position below k_len. */
@@ -218,7 +257,8 @@ static float problem_score(const attn_problem *p, int row, int position, float p
     score = p->mask.scale.y * tanh(product);
 #endif
 #if WITH_ALIBI
-    float slope = p->mask.alibi[p->mask.alibi_layout.x + p->seq * p->mask.alibi_layout.y + problem_head(p, row)];
+    long slopes = p->mask.alibi_layout.x + row_seq(p, row) * p->mask.alibi_layout.y;
+    float slope = p->mask.alibi[slopes + problem_head(p, row)];
     score -= slope * LOG2_E * fabs((float)(problem_position(p, row) - position));
 #endif
     bool seen = position >= problem_low(p, row) && position < min(problem_high(p, row), p->key_end) &&

@@ -2,7 +2,7 @@
 /*
  * Where the result of a row goes: to out and lse when one part holds all keys of its sequence, else to the partial
  * results, un-normalised, for attn_merge. A partial row is HEAD_DIM_V floats in partial_acc and its maximum (base 2) and
- * sum in partial_sums; row index: sequence's start + (split * q_len + token) * NUM_HEADS + head.
+ * sum in partial_sums; row index: sequence's start + ((split - first split) * q_len + token) * NUM_HEADS + head.
  */
 #ifndef ATTN_RESULT_H
 #define ATTN_RESULT_H
@@ -61,8 +61,9 @@ static void store_lse(__global float *lse, long lse_offset, long token, int head
 
 #if WITH_SPLITS
 static long partial_row(const attn_problem *p, int row) {
-    long token = (long)p->split * p->q_len + row / GROUP;
-    return p->partial_start + token * NUM_HEADS + problem_head(p, row);
+    long split = p->split - row_record(p, row, RECORD_FIRST_SPLIT, p->first_split);
+    long token = split * p->q_len + row_token(p, row);
+    return row_record(p, row, RECORD_PARTIAL_START, p->partial_start) + token * NUM_HEADS + problem_head(p, row);
 }
 #endif
 

@@ -4,7 +4,8 @@
  * work-group shares through local memory. Online softmax in base 2.
  *
  * All TUNE_ values are powers of two; TUNE_ROWS and TUNE_KEYS are at most TUNE_WG, the size of the work-group, and that
- * is at most TUNE_ROWS * TUNE_KEYS: no work-item is without scores.
+ * is at most TUNE_ROWS * TUNE_KEYS: no work-item is without scores. A tile with no more than TUNE_FEW_ROWS rows computes
+ * no others; a row's additions are the same in either.
  */
 #ifndef ATTN_TILE_H
 #define ATTN_TILE_H
@@ -30,8 +31,8 @@
 #define OUT_ROWS ((TUNE_ROWS + OUT_STEP - 1) / OUT_STEP)
 
 /* Work-items that a thread of Intel's GPUs takes: by the compiler's own choice they may be too many for its registers. */
-#ifndef TUNE_SUB_GROUP
-#error TUNE_SUB_GROUP is missing
+#if !defined(TUNE_SUB_GROUP) || !defined(TUNE_FEW_ROWS)
+#error TUNE_SUB_GROUP or TUNE_FEW_ROWS is missing
 #endif
 #if TUNE_SUB_GROUP > 0
 #define SUB_GROUP __attribute__((intel_reqd_sub_group_size(TUNE_SUB_GROUP)))
@@ -94,7 +95,8 @@ static void tile_load_values(const attn_problem *p, int first, int begin, tile_m
     }
 }
 
-static void tile_scores(const attn_problem *p, int first, tile_memory m) {
+/* Scores of the first `rows` rows of the tile, a constant, -infinity for the rest. */
+static void tile_scores(const attn_problem *p, int first, tile_memory m, const int rows) {
     int key = get_local_id(0) % TUNE_KEYS;
     int start = get_local_id(0) / TUNE_KEYS;
     /* Indexed by constants alone, once the loops are unrolled: so it lies in registers. The same below. */
@@ -106,14 +108,45 @@ static void tile_scores(const attn_problem *p, int first, tile_memory m) {
         float k = m.kv[key * TILE_STRIDE + d];
 #pragma unroll
         for (int s = 0; s < SCORES; s++)
-            sums[s] += m.q[(start + s * SCORE_STEP) * K_PADDED + d] * k;
+            if (s * SCORE_STEP < rows)
+                sums[s] += m.q[(start + s * SCORE_STEP) * K_PADDED + d] * k;
     }
 #pragma unroll
     for (int s = 0; s < SCORES; s++) {
         int row = start + s * SCORE_STEP;
         m.scores[row * (TUNE_KEYS + 1) + key] =
-            p->first_row + row < p->num_rows ? problem_score(p, p->first_row + row, first + key, sums[s]) : -INFINITY;
+            s * SCORE_STEP < rows && p->first_row + row < p->num_rows
+                ? problem_score(p, p->first_row + row, first + key, sums[s])
+                : -INFINITY;
     }
+}
+
+/* acc = acc * rescale + the values, weighted, for the first `rows` rows of the tile, a constant. masked: some weights
+   are 0 because the row does not see the value, which may be NaN and must not be met. */
+static void tile_accumulate(float acc[OUT_ROWS][OUT_COLUMNS], tile_memory m, bool masked, const int rows) {
+    const int out_row = get_local_id(0) / OUT_LANES;
+    const int out_lane = get_local_id(0) % OUT_LANES;
+#pragma unroll
+    for (int r = 0; r < OUT_ROWS; r++) {
+        float out_rescale = m.rows[min(out_row + r * OUT_STEP, TUNE_ROWS - 1)];
+#pragma unroll
+        for (int c = 0; c < OUT_COLUMNS; c++)
+            if (r * OUT_STEP < rows)
+                acc[r][c] *= out_rescale;
+    }
+    for (int j = 0; j < TUNE_KEYS; j++)
+#pragma unroll
+        for (int c = 0; c < OUT_COLUMNS; c++) {
+            float value = m.kv[j * TILE_STRIDE + min(out_lane + c * OUT_LANES, HEAD_DIM_V - 1)];
+#pragma unroll
+            for (int r = 0; r < OUT_ROWS; r++)
+                if (r * OUT_STEP < rows) {
+                    int row = min(out_row + r * OUT_STEP, TUNE_ROWS - 1);
+                    float weight = m.scores[row * (TUNE_KEYS + 1) + j];
+                    float sum = acc[r][c] + weight * value;
+                    acc[r][c] = masked && weight == 0 ? acc[r][c] : sum;
+                }
+        }
 }
 
 /* Runs the tile's rows over the part's keys, and stores their results. */
@@ -125,6 +158,7 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
     const int out_row = lane / OUT_LANES;
     const int out_lane = lane % OUT_LANES;
     const int last_row = min(p->first_row + TUNE_ROWS, p->num_rows) - 1;
+    const bool few = TUNE_FEW_ROWS < TUNE_ROWS && last_row - p->first_row < TUNE_FEW_ROWS;
     /* Keys that some row sees: tiles without any are left out. Whole tiles are counted from the part's beginning, so
        that a row's additions have the same order whatever rows share its tile. */
     const int begin = max(p->key_begin, problem_low(p, p->first_row));
@@ -146,7 +180,10 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
     for (int first = p->key_begin + (begin - p->key_begin) / TUNE_KEYS * TUNE_KEYS; first < end; first += TUNE_KEYS) {
         tile_load_keys(p, first, begin, m);
         barrier(CLK_LOCAL_MEM_FENCE);
-        tile_scores(p, first, m);
+        if (few)
+            tile_scores(p, first, m, TUNE_FEW_ROWS);
+        else
+            tile_scores(p, first, m, TUNE_ROWS);
         barrier(CLK_LOCAL_MEM_FENCE);
 
         float lane_max = -INFINITY;
@@ -176,26 +213,10 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
         barrier(CLK_LOCAL_MEM_FENCE);
 
         const bool masked = first < full_begin || first + TUNE_KEYS > full_end;
-#pragma unroll
-        for (int r = 0; r < OUT_ROWS; r++) {
-            float out_rescale = m.rows[min(out_row + r * OUT_STEP, TUNE_ROWS - 1)];
-#pragma unroll
-            for (int c = 0; c < OUT_COLUMNS; c++)
-                acc[r][c] *= out_rescale;
-        }
-        for (int j = 0; j < TUNE_KEYS; j++)
-#pragma unroll
-            for (int c = 0; c < OUT_COLUMNS; c++) {
-                float value = m.kv[j * TILE_STRIDE + min(out_lane + c * OUT_LANES, HEAD_DIM_V - 1)];
-#pragma unroll
-                for (int r = 0; r < OUT_ROWS; r++) {
-                    int row = min(out_row + r * OUT_STEP, TUNE_ROWS - 1);
-                    float weight = m.scores[row * (TUNE_KEYS + 1) + j];
-                    float sum = acc[r][c] + weight * value;
-                    /* A value that the row does not see may be NaN: its zero weight must not meet it. */
-                    acc[r][c] = masked && weight == 0 ? acc[r][c] : sum;
-                }
-            }
+        if (few)
+            tile_accumulate(acc, m, masked, TUNE_FEW_ROWS);
+        else
+            tile_accumulate(acc, m, masked, TUNE_ROWS);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 

@@ -132,6 +132,17 @@ typedef struct pagedcl_varlen_batch {
     { .struct_size = sizeof(pagedcl_varlen_batch) }
 
 /*
+ * Whether work-groups of a decode batch take several sequences at once where their tables begin with the same blocks, a
+ * shared prompt for one, which are then read once for all of them. It changes no bit of a result. Only splits of 512 keys
+ * are shared that lie in front of every new token and query, with num_splits 0 and tables of the host.
+ */
+typedef enum pagedcl_sharing {
+    PAGEDCL_SHARE_AUTO = 0, /* as far as there is work enough to keep the device busy */
+    PAGEDCL_SHARE_OFF = 1,
+    PAGEDCL_SHARE_ALL = 2, /* wherever it saves reading */
+} pagedcl_sharing;
+
+/*
  * A decode batch: every sequence has seqlen_q query tokens, the last of its keys; sequence b owns query rows
  * b * seqlen_q .. (b + 1) * seqlen_q - 1. cache_seqlens is the length before the append: with seqlen_new > 0 a run
  * stores seqlen_new tokens per sequence at cache_seqlens first and attends over the old and the new.
@@ -151,6 +162,7 @@ typedef struct pagedcl_decode_batch {
     int64_t block_table_offset;
     cl_uint num_events;
     const cl_event *events;
+    pagedcl_sharing share_prefix;
 } pagedcl_decode_batch;
 #define PAGEDCL_DECODE_BATCH_INIT \
     { .struct_size = sizeof(pagedcl_decode_batch) }

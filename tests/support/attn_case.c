@@ -113,14 +113,32 @@ static int32_t first_block_of(const attn_problem *p, int32_t seq) {
     return first > 0 ? first / p->c.block_size : 0;
 }
 
+/* Tokens before the keys of the sequence's queries and its new ones. */
+static int32_t settled_of(const attn_problem *p, int32_t seq) {
+    int32_t seqlen_q = p->cu_seqlens_q[seq + 1] - p->cu_seqlens_q[seq], seqlen_new = p->seqlens_new[seq];
+    int32_t seqlen_k = p->cu_seqlens_k[seq + 1] - p->cu_seqlens_k[seq];
+    return seqlen_k - (seqlen_q > seqlen_new ? seqlen_q : seqlen_new);
+}
+
+/* Tokens that a sequence has in common with the first one: whole blocks. */
+static int32_t shared_of(const attn_problem *p, int32_t seq) {
+    int32_t shared = seq > 0 ? p->c.shared : 0, first = settled_of(p, 0), own = settled_of(p, seq);
+    shared = first < shared ? first : shared;
+    shared = own < shared ? own : shared;
+    return shared > 0 ? shared / p->c.block_size * p->c.block_size : 0;
+}
+
 void attn_problem_scatter(attn_problem *p, uint64_t seed) {
     random_state state = {seed};
     int32_t *order = fixture_alloc((size_t)p->num_blocks * sizeof(int32_t)), used = 0;
     random_permutation(&state, order, p->num_blocks);
     for (int32_t b = 0; b < p->c.num_seqs; b++) {
-        for (int32_t i = 0; i < p->block_table_stride; i++)
-            p->block_table[b * p->block_table_stride + i] =
-                i >= first_block_of(p, b) && i < blocks_of(p, b) ? order[used++] : -1;
+        for (int32_t i = 0; i < p->block_table_stride; i++) {
+            bool has = i >= first_block_of(p, b) && i < blocks_of(p, b);
+            /* A block that the first sequence has released is each one's own. */
+            int32_t shared = has && i < shared_of(p, b) / p->c.block_size ? p->block_table[i] : -1;
+            p->block_table[b * p->block_table_stride + i] = shared >= 0 ? shared : has ? order[used++] : -1;
+        }
     }
     free(order);
 }
@@ -262,6 +280,14 @@ static void append_new(attn_problem *p) {
     free(rotated);
 }
 
+static void share_tokens(attn_problem *p) {
+    for (int32_t b = 1; b < p->c.num_seqs; b++) {
+        size_t tokens = (size_t)shared_of(p, b), bytes = tokens * sizeof(float);
+        memcpy(p->k + p->cu_seqlens_k[b] * k_row(p), p->k, bytes * (size_t)k_row(p));
+        memcpy(p->v + p->cu_seqlens_k[b] * v_row(p), p->v, bytes * (size_t)v_row(p));
+    }
+}
+
 static void take_v_from_k(attn_problem *p) {
     int64_t rows = (int64_t)attn_total_k(p) * p->c.num_kv_heads;
     for (int64_t row = 0; row < rows; row++)
@@ -294,6 +320,7 @@ attn_problem attn_problem_create(const attn_case *c, uint64_t seed) {
     if (p.c.rotary_dim)
         fill_rotary(&p);
     append_new(&p);
+    share_tokens(&p);
     if (p.c.tree)
         fill_tree(&p, &state);
     if (p.c.v_in_k)

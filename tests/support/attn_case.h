@@ -55,7 +55,9 @@ typedef struct attn_case {
     bool rotary_interleaved;
     bool both_paths;   /* the operator may plan the other path of a pool too */
     bool device_table; /* of the pool's paths: the table is a buffer */
-    bool tree;         /* random masks, which hide the second of the last keys from all, and its V is NaN */
+    int32_t shared; /* tokens: whole blocks of so many that all sequences have in common, before their queries' keys */
+    pagedcl_sharing share_prefix;
+    bool tree; /* random masks, which hide the second of the last keys from all, and its V is NaN */
 } attn_case;
 
 /* Values are what is stored, exactly; they may be changed before a rig is opened. */

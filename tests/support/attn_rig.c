@@ -168,6 +168,7 @@ pagedcl_status attn_rig_plan(attn_rig *rig, cl_command_queue queue) {
         batch.block_table_stride = p->block_table_stride;
         batch.num_splits = p->c.num_splits;
         batch.tree_mask = tree_mask;
+        batch.share_prefix = p->c.share_prefix;
         status = pagedcl_plan_decode(rig->plan, queue, &batch);
     } else {
         pagedcl_varlen_batch batch = PAGEDCL_VARLEN_BATCH_INIT;

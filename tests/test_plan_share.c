@@ -148,9 +148,9 @@ Test(plan_share, divides_evenly) {
         expect_ok(pcl_share_begin(&share, 16));
         for (int seq = 0; seq < 16; seq++)
             share.ranges[seq] = (pcl_share_range){0, 16};
-        pcl_share_batch batch = {table, 32, 16, 256, 512, most[i], 16 * 17, 0};
+        pcl_share_batch batch = {table, 32, 16, 256, 512, most[i], INT64_C(16) * 17, 0};
         expect_ok(pcl_share_find(&share, &batch));
-        cr_assert_eq(share.num_items, 16 * counts[i]);
+        cr_assert_eq(share.num_items, (int64_t)16 * counts[i]);
         for (int64_t item = 0; item < share.num_items; item++)
             cr_assert(share.items[item].count == 16 / counts[i] || share.items[item].count == 16 / counts[i] + 1);
     }

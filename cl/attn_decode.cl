@@ -9,6 +9,8 @@
 #define WITH_SPLITS 1
 #if TIER_CPU
 #include "cpu/attn_tile.h"
+#elif TIER_NV_MMA
+#include "nv/attn_tile.h"
 #else
 #include "lib/attn_tile.h"
 #endif
@@ -21,9 +23,10 @@ attn_decode(const __global int *plan, int2 sections, const __global STORAGE(Q) *
     const new_source fresh = NEW_SOURCE;
     const mask_source mask = MASK_SOURCE;
     const attn_result_target target = RESULT_TARGET;
+    const int2 place = problem_place();
     attn_problem p;
-    problem_from_plan(&p, plan, sections, get_group_id(0));
-    p.kv_head = get_group_id(1);
+    problem_from_plan(&p, plan, sections, place.x);
+    p.kv_head = place.y;
     p.keys = keys;
     p.rotary = rotary;
     p.fresh = fresh;

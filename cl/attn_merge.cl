@@ -11,6 +11,7 @@
 #define WITH_ALIBI 0
 #define WITH_TREE 0
 #define WITH_GUARD 0
+#define TIER_NV_MMA 0
 #define ROTARY_DIM 0
 #define ROTARY_INTERLEAVED 0
 #define TUNE_ROWS 1

@@ -7,6 +7,8 @@
 #define WITH_SPLITS 0
 #if TIER_CPU
 #include "cpu/attn_tile.h"
+#elif TIER_NV_MMA
+#include "nv/attn_tile.h"
 #else
 #include "lib/attn_tile.h"
 #endif
@@ -18,9 +20,10 @@ attn_varlen(const __global int *plan, int2 sections, const __global STORAGE(Q) *
     const rotary_source rotary = ROTARY_SOURCE;
     const mask_source mask = MASK_SOURCE;
     const attn_result_target target = RESULT_TARGET;
+    const int2 place = problem_place();
     attn_problem p;
-    problem_from_plan(&p, plan, sections, get_group_id(0));
-    p.kv_head = get_group_id(1);
+    problem_from_plan(&p, plan, sections, place.x);
+    p.kv_head = place.y;
     p.keys = keys;
     p.rotary = rotary;
     p.mask = mask;

@@ -4,6 +4,7 @@
 #include "cache.h"
 #include "device.h"
 #include "dtype.h"
+#include "nv_probe.h"
 #include "status.h"
 #include "struct_size.h"
 #include "warm.h"
@@ -110,6 +111,31 @@ static pagedcl_status read_scores(pagedcl_attn_desc *own) {
     return PAGEDCL_SUCCESS;
 }
 
+/* Why tier nv_mma does not serve an operator; NULL when it does. */
+static const char *nv_mma_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
+    int64_t local_memory = pcl_nv_local_memory(device->nv_capability);
+    if (device->nv_capability < PCL_NV_MMA_CAPABILITY)
+        return "it needs an NVIDIA GPU of compute capability 8.0";
+    if (desc->kv_dtype != desc->q_dtype || (desc->q_dtype != PAGEDCL_FLOAT16 && desc->q_dtype != PAGEDCL_BFLOAT16))
+        return "it needs q and keys of one dtype, float16 or bfloat16";
+    if (desc->head_dim % 8 != 0 || desc->head_dim_v % 8 != 0 || desc->head_dim > 256 || desc->head_dim_v > 256)
+        return "it needs head_dim and head_dim_v of multiples of 8, up to 256";
+    if (pcl_attn_tune_nv(local_memory, desc, true).stages == 0 ||
+        pcl_attn_tune_nv(local_memory, desc, false).stages == 0)
+        return "the device has too little local memory for it";
+    return NULL;
+}
+
+/* What tier nv_mma does not serve runs as portable, unless it was asked for by name. */
+static pagedcl_status choose_nv_mma(const pagedcl_device *device, bool asked, pagedcl_attn_desc *own) {
+    const char *refusal = own->tier == PAGEDCL_TIER_NV_MMA ? nv_mma_refusal(device, own) : NULL;
+    if (refusal != NULL && asked)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "tier nv_mma does not serve this operator: %s", refusal);
+    if (refusal != NULL)
+        own->tier = PAGEDCL_TIER_PORTABLE;
+    return PAGEDCL_SUCCESS;
+}
+
 /* Checks a description and fills in its defaults. */
 static pagedcl_status read_desc(const pagedcl_device *device, const pagedcl_attn_desc *desc, pagedcl_attn_desc *own) {
     PCL_TRY(PCL_READ_STRUCT(own, desc, tier));
@@ -129,9 +155,9 @@ static pagedcl_status read_desc(const pagedcl_device *device, const pagedcl_attn
                         (int)own->paths);
     if (own->tier == PAGEDCL_TIER_AUTO)
         own->tier = device->info.tier;
-    if (own->tier != PAGEDCL_TIER_PORTABLE && own->tier != PAGEDCL_TIER_CPU)
+    if (own->tier < PAGEDCL_TIER_PORTABLE || own->tier > PAGEDCL_TIER_NV_MMA)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "tier %d is not one of pagedcl_tier", (int)own->tier);
-    return PAGEDCL_SUCCESS;
+    return choose_nv_mma(device, desc->tier == PAGEDCL_TIER_NV_MMA, own);
 }
 
 /* The macros that all kernels of the operator share. */
@@ -165,6 +191,7 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     name_rotary(attn, which);
     variant->many_registers = true;
     pcl_variant_int(variant, "TIER_CPU", desc->tier == PAGEDCL_TIER_CPU);
+    pcl_variant_int(variant, "TIER_NV_MMA", desc->tier == PAGEDCL_TIER_NV_MMA);
     if (which == PCL_ATTN_VARLEN)
         pcl_variant_int(variant, "WITH_PAGED", desc->cache != NULL);
     pcl_variant_int(variant, "WITH_SOFTCAP", desc->softcap != 0);
@@ -175,6 +202,10 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     pcl_variant_int(variant, "TUNE_ROWS", attn->tuning[which].rows);
     pcl_variant_int(variant, "TUNE_KEYS", attn->tuning[which].keys);
     pcl_variant_int(variant, "TUNE_FEW_ROWS", attn->tuning[which].few_rows);
+    if (desc->tier == PAGEDCL_TIER_NV_MMA) {
+        pcl_variant_int(variant, "TUNE_WARP_ROWS", attn->tuning[which].warp_rows);
+        pcl_variant_int(variant, "TUNE_STAGES", attn->tuning[which].stages);
+    }
     bool small_thread =
         attn->device->quirks.registers_on_request && attn->tuning[which].work_group >= WORK_ITEMS_OF_A_THREAD;
     pcl_variant_int(variant, "TUNE_SUB_GROUP", small_thread ? WORK_ITEMS_OF_A_THREAD : 0);
@@ -188,8 +219,14 @@ static void name_variants(pagedcl_attn *attn, int32_t work_group) {
     int32_t small = work_group < SMALL_WORK_GROUP ? work_group : SMALL_WORK_GROUP;
     /* Accumulators of more rows than that do not fit the registers of Intel's GPUs. */
     int32_t rows = attn->device->quirks.registers_on_request ? PCL_MAX_ROWS / 2 : PCL_MAX_ROWS;
-    attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune(info, desc, rows, rows, work_group);
-    attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc, group < rows ? group : rows, rows, work_group);
+    if (desc->tier == PAGEDCL_TIER_NV_MMA) {
+        int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
+        attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune_nv(local_memory, desc, true);
+        attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune_nv(local_memory, desc, false);
+    } else {
+        attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune(info, desc, rows, rows, work_group);
+        attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc, group < rows ? group : rows, rows, work_group);
+    }
     attn->tuning[PCL_ATTN_MERGE] = (pcl_attn_tuning){.work_group = small};
     attn->tuning[PCL_ATTN_APPEND] = (pcl_attn_tuning){.work_group = desc->tier == PAGEDCL_TIER_CPU ? 1 : small};
     attn->tuning[PCL_ATTN_TABLES] = attn->tuning[PCL_ATTN_APPEND];
@@ -263,9 +300,31 @@ static pagedcl_status fits_work_group(const pagedcl_attn *attn, bool *fits) {
     return PAGEDCL_SUCCESS;
 }
 
+/* Whether the operator's kernels of tier nv_mma build and run; if not, the log says why. */
+static bool build_nv_mma(pagedcl_attn *attn) {
+    bool fits = false;
+    name_variants(attn, PCL_MAX_WORK_GROUP);
+    pagedcl_status status = build_programs(attn);
+    if (status == PAGEDCL_SUCCESS)
+        status = fits_work_group(attn, &fits);
+    if (status == PAGEDCL_SUCCESS && fits)
+        return true;
+    pcl_log(attn->device, PAGEDCL_LOG_WARNING, "an operator runs as portable, not nv_mma: %s",
+            status != PAGEDCL_SUCCESS ? pagedcl_last_error() : "its kernels have too many registers");
+    release_programs(attn);
+    return false;
+}
+
 /* Builds with the largest work-group that the device and then the kernels allow. */
-static pagedcl_status build(pagedcl_attn *attn) {
+static pagedcl_status build(pagedcl_attn *attn, bool tier_asked) {
     const pagedcl_device_info *info = &attn->device->info;
+    if (attn->desc.tier == PAGEDCL_TIER_NV_MMA) {
+        if (build_nv_mma(attn))
+            return PAGEDCL_SUCCESS;
+        if (tier_asked)
+            return pcl_fail(PAGEDCL_BUILD_FAILED, "tier nv_mma was asked for and cannot be built: the log says why");
+        attn->desc.tier = PAGEDCL_TIER_PORTABLE;
+    }
     int32_t work_group = PCL_MAX_WORK_GROUP;
     while ((uint64_t)work_group > info->max_work_group_size && work_group > 1)
         work_group /= 2;
@@ -295,7 +354,7 @@ pagedcl_status pagedcl_attn_create(pagedcl_device *device, const pagedcl_attn_de
     attn->desc = own;
     if (own.cache != NULL)
         pcl_cache_retain(own.cache);
-    pagedcl_status status = build(attn);
+    pagedcl_status status = build(attn, desc->tier == PAGEDCL_TIER_NV_MMA);
     if (status == PAGEDCL_SUCCESS)
         status = pcl_warm_attn(attn);
     if (status != PAGEDCL_SUCCESS) {

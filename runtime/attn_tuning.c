@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attn_tuning.h"
 
+#include "cache.h"
+
 #include <stdbool.h>
 
 enum { MAX_KEYS = 32 };
@@ -65,5 +67,42 @@ pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_att
             tuning = shared;
     }
     tuning.few_rows = alone.rows;
+    return tuning;
+}
+
+/* What TILE_MEMORY of cl/nv/attn_tile.h declares, in bytes. */
+static int64_t nv_tile_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
+    const int64_t k_steps = (desc->head_dim + 15) / 16, v_steps = (desc->head_dim_v + 15) / 16;
+    const int64_t k_pitch = (2 * k_steps + 1) * 8, v_pitch = (2 * v_steps + 1) * 8;
+    const bool v_in_k = desc->cache != NULL && desc->cache->desc.v_in_k;
+    const int64_t rows = tuning->rows, keys = tuning->keys;
+    const int64_t key_warps = tuning->work_group / 32 / (rows / tuning->warp_rows);
+    const int64_t q_parts = desc->out_dtype == PAGEDCL_FLOAT32 && desc->rotary_dim > 0 ? 2 : 1;
+    int64_t ring = tuning->stages * keys * (k_pitch + (v_in_k ? 0 : v_pitch)) * 2;
+    int64_t result = key_warps * rows * (v_steps * 16 + 4) * 4;
+    return (ring > result ? ring : result) + q_parts * rows * k_pitch * 2 + tuning->stages * keys * 16 +
+           (key_warps + 1) * rows * 8;
+}
+
+pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *desc, bool many_rows) {
+    pcl_attn_tuning tuning = {.work_group = 128, .rows = 16, .warp_rows = 16, .keys = 64, .stages = 3};
+    if (many_rows) {
+        /* The accumulators of wider rows fill the registers with 16 of them. */
+        bool wide = desc->head_dim > 128 || desc->head_dim_v > 128;
+        tuning = (pcl_attn_tuning){
+            .work_group = 128, .rows = wide ? 64 : 128, .warp_rows = wide ? 16 : 32, .keys = 32, .stages = 3};
+    }
+    const int32_t least_keys = many_rows ? 16 : 64; /* 16 for each warp */
+    while (tuning.stages > 0 && nv_tile_memory(&tuning, desc) > local_memory) {
+        if (tuning.stages > 2)
+            tuning.stages--;
+        else if (tuning.keys > least_keys)
+            tuning.keys /= 2;
+        else if (many_rows && tuning.work_group > 32)
+            tuning.rows /= 2, tuning.work_group /= 2;
+        else
+            tuning.stages = 0;
+    }
+    tuning.few_rows = tuning.rows;
     return tuning;
 }

@@ -5,12 +5,16 @@
 
 #include <pagedcl/attn.h>
 
-/* All are powers of two. */
+#include <stdbool.h>
+
+/* All but stages are powers of two. */
 typedef struct pcl_attn_tuning {
     int32_t work_group; /* TUNE_WG */
     int32_t rows;       /* TUNE_ROWS, query rows of a tile: at most work_group in the portable tier */
     int32_t keys;       /* TUNE_KEYS of a tile: likewise */
     int32_t few_rows;   /* TUNE_FEW_ROWS: rows that a tile of one sequence has; at most `rows` */
+    int32_t warp_rows;  /* TUNE_WARP_ROWS of tier nv_mma: rows of a warp */
+    int32_t stages;     /* TUNE_STAGES of tier nv_mma: tiles in local memory */
 } pcl_attn_tuning;
 
 /* Keys of one split of decode attention. Fixed, so that a sequence is cut in the same places in every batch. */
@@ -26,5 +30,11 @@ enum { PCL_MAX_WORK_GROUP = 128, PCL_MAX_ROWS = 16 };
  */
 pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, int32_t rows,
                               int32_t most_rows, int32_t work_group);
+
+/*
+ * The same for tier nv_mma. local_memory: bytes that a work-group may declare. many_rows: varlen; otherwise decode.
+ * stages is 0 when nothing fits.
+ */
+pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *desc, bool many_rows);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "caps.h"
 
+#include "nv_probe.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +29,8 @@ const char *pagedcl_tier_name(pagedcl_tier tier) {
         return "portable";
     case PAGEDCL_TIER_CPU:
         return "cpu";
+    case PAGEDCL_TIER_NV_MMA:
+        return "nv_mma";
     }
     return "invalid";
 }
@@ -68,8 +72,7 @@ static uint64_t device_ulong(cl_device_id id, cl_device_info name) {
     return clGetDeviceInfo(id, name, sizeof value, &value, NULL) == CL_SUCCESS ? value : 0;
 }
 
-/* Whether the word is in the device's space-separated list of extensions. */
-static int has_extension(cl_device_id id, const char *word) {
+int pcl_has_extension(cl_device_id id, const char *word) {
     size_t size = 0;
     if (clGetDeviceInfo(id, CL_DEVICE_EXTENSIONS, 0, NULL, &size) != CL_SUCCESS || size == 0)
         return 0;
@@ -117,10 +120,19 @@ static void choose_tier(cl_device_id id, pagedcl_device_info *info) {
         refusal = "the device is big-endian";
     info->usable = refusal == NULL;
     info->tier = PAGEDCL_TIER_PORTABLE;
-    const char *reason = "runs on every device; cpu is for devices of type CPU";
+    const char *reason = "runs on every device; cpu is for devices of type CPU, nv_mma for NVIDIA's GPUs from compute "
+                         "capability 8.0 on";
+    int capability = pcl_nv_capability(id);
+    char nv_reason[128];
     if (info->kind == PAGEDCL_DEVICE_CPU) {
         info->tier = PAGEDCL_TIER_CPU;
         reason = "a CPU: wide vectors instead of work-groups; no higher tier is for CPUs";
+    } else if (capability >= PCL_NV_MMA_CAPABILITY) {
+        info->tier = PAGEDCL_TIER_NV_MMA;
+        snprintf(nv_reason, sizeof nv_reason,
+                 "compute capability %d.%d; operators that it does not serve run as portable", capability / 10,
+                 capability % 10);
+        reason = nv_reason;
     }
     copy_trimmed(info->tier_reason, sizeof info->tier_reason, refusal != NULL ? refusal : reason);
 }
@@ -149,7 +161,7 @@ void pcl_caps_query(cl_platform_id platform, cl_device_id id, pagedcl_device_inf
         items[0] < group)
         group = items[0];
     info->max_work_group_size = group;
-    info->has_fp16 = has_extension(id, "cl_khr_fp16");
-    info->has_subgroups = has_extension(id, "cl_khr_subgroups") || has_extension(id, "cl_intel_subgroups");
+    info->has_fp16 = pcl_has_extension(id, "cl_khr_fp16");
+    info->has_subgroups = pcl_has_extension(id, "cl_khr_subgroups") || pcl_has_extension(id, "cl_intel_subgroups");
     choose_tier(id, info);
 }

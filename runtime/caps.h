@@ -8,4 +8,7 @@
 /* Fills every field of info but the indices. A property that the driver refuses to tell counts as absent. */
 void pcl_caps_query(cl_platform_id platform, cl_device_id id, pagedcl_device_info *info);
 
+/* Whether the word is in the device's space-separated list of extensions. */
+int pcl_has_extension(cl_device_id id, const char *word);
+
 #endif

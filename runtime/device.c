@@ -3,6 +3,7 @@
 
 #include "caps.h"
 #include "device_list.h"
+#include "nv_probe.h"
 #include "status.h"
 #include "struct_size.h"
 
@@ -42,10 +43,16 @@ static pagedcl_status choose_tier(pagedcl_device *device, pagedcl_tier asked) {
             asked = PAGEDCL_TIER_PORTABLE;
         else if (strcmp(name, "cpu") == 0)
             asked = PAGEDCL_TIER_CPU;
+        else if (strcmp(name, "nv_mma") == 0)
+            asked = PAGEDCL_TIER_NV_MMA;
         else
-            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "PAGEDCL_TIER is \"%s\"; it may be auto, portable or cpu", name);
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "PAGEDCL_TIER is \"%s\"; it may be auto, portable, cpu or nv_mma",
+                            name);
     }
-    if (asked != PAGEDCL_TIER_PORTABLE && asked != PAGEDCL_TIER_CPU)
+    if (asked == PAGEDCL_TIER_NV_MMA && device->nv_capability < PCL_NV_MMA_CAPABILITY)
+        return pcl_fail(PAGEDCL_UNSUPPORTED,
+                        "tier nv_mma, asked for by %s, needs an NVIDIA GPU of compute capability 8.0", source);
+    if (asked < PAGEDCL_TIER_PORTABLE || asked > PAGEDCL_TIER_NV_MMA)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "tier %d is not one of pagedcl_tier", (int)asked);
     device->info.tier = asked;
     snprintf(device->info.tier_reason, sizeof device->info.tier_reason, "asked for by %s", source);
@@ -97,6 +104,8 @@ static pagedcl_status make(cl_context context, cl_device_id id, cl_command_queue
     device->quirks = pcl_quirks_of(info);
     device->log = options->log;
     device->log_user = options->log_user;
+    device->id = id;
+    device->nv_capability = pcl_nv_capability(id);
     pagedcl_status status = choose_tier(device, options->tier);
     if (status == PAGEDCL_SUCCESS)
         status = choose_cache_dir(options->cache_dir, &device->cache_dir);
@@ -106,13 +115,14 @@ static pagedcl_status make(cl_context context, cl_device_id id, cl_command_queue
         if ((code = clRetainCommandQueue(queue)) == CL_SUCCESS)
             device->queue = queue;
     }
-    device->id = id;
     if (status == PAGEDCL_SUCCESS && code != CL_SUCCESS)
         status = pcl_fail_opencl(code, "retaining the context and the queue");
     if (status != PAGEDCL_SUCCESS) {
         pagedcl_device_destroy(device);
         return status;
     }
+    if (device->info.tier == PAGEDCL_TIER_NV_MMA)
+        pcl_nv_probe(device);
     pcl_log(device, PAGEDCL_LOG_INFO, "device %s (%s), driver %s, tier %s: %s", info->device_name, info->platform_name,
             info->driver_version, pagedcl_tier_name(device->info.tier), device->info.tier_reason);
     *out = device;

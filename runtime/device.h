@@ -15,6 +15,7 @@ struct pagedcl_device {
     cl_device_id id;
     cl_command_queue queue;
     pagedcl_device_info info; /* tier: the one in use */
+    int nv_capability;        /* as pcl_nv_capability */
     pcl_quirks quirks;
     pagedcl_log_callback log;
     void *log_user;

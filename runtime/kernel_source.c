@@ -19,7 +19,8 @@
     X(cache_wipe)   \
     X(cache_write)  \
     X(host_pool)    \
-    X(merge)
+    X(merge)        \
+    X(nv_probe)
 
 #define DECLARE_SOURCE(kernel) extern const char pcl_source_##kernel[];
 KERNELS(DECLARE_SOURCE)

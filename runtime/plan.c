@@ -239,6 +239,7 @@ static pagedcl_status share_splits(planning *p) {
     }
     PCL_TRY(pcl_share_find(share, &offer));
     batch->num_work -= share->num_members - share->num_items;
+    batch->has_shared = share->num_items > 0;
     return PAGEDCL_SUCCESS;
 }
 
@@ -357,6 +358,23 @@ static void lay_out(const planning *p, int32_t *ints) {
         lay_out_sequence(p, seq, &c);
 }
 
+static pagedcl_status make_arrivals(cl_context context, int64_t count, cl_mem *arrivals) {
+    cl_int *zeros = calloc((size_t)count + 1, sizeof *zeros), code = CL_SUCCESS;
+    if (zeros == NULL)
+        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for %" PRId64 " counters", count);
+    *arrivals =
+        clCreateBuffer(context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, (size_t)count * sizeof *zeros, zeros, &code);
+    free(zeros);
+    return code == CL_SUCCESS ? PAGEDCL_SUCCESS : pcl_fail_opencl(code, "clCreateBuffer of counters");
+}
+
+static void release_partials(pagedcl_plan *plan) {
+    cl_mem buffers[] = {plan->partial_acc, plan->partial_sums, plan->arrivals};
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
+        if (buffers[i] != NULL)
+            clReleaseMemObject(buffers[i]);
+}
+
 /* Makes room for partial results; the old buffers live on until the commands that use them are done. */
 static pagedcl_status grow_partials(pagedcl_plan *plan, int64_t rows) {
     if (rows <= plan->partial_capacity)
@@ -374,12 +392,19 @@ static pagedcl_status grow_partials(pagedcl_plan *plan, int64_t rows) {
         clReleaseMemObject(acc);
         return pcl_fail_opencl(code, "clCreateBuffer of partial results");
     }
-    if (plan->partial_acc != NULL) {
-        clReleaseMemObject(plan->partial_acc);
-        clReleaseMemObject(plan->partial_sums);
+    cl_mem arrivals = NULL;
+    if (plan->attn->desc.tier == PAGEDCL_TIER_NV_MMA) {
+        pagedcl_status status = make_arrivals(context, capacity, &arrivals);
+        if (status != PAGEDCL_SUCCESS) {
+            clReleaseMemObject(acc);
+            clReleaseMemObject(sums);
+            return status;
+        }
     }
+    release_partials(plan);
     plan->partial_acc = acc;
     plan->partial_sums = sums;
+    plan->arrivals = arrivals;
     plan->partial_capacity = capacity;
     return PAGEDCL_SUCCESS;
 }
@@ -499,10 +524,7 @@ void pagedcl_plan_destroy(pagedcl_plan *plan) {
     for (int i = 0; i < PCL_ATTN_KERNELS; i++)
         if (plan->kernels[i] != NULL)
             clReleaseKernel(plan->kernels[i]);
-    if (plan->partial_acc != NULL) {
-        clReleaseMemObject(plan->partial_acc);
-        clReleaseMemObject(plan->partial_sums);
-    }
+    release_partials(plan);
     free(plan->owners);
     pagedcl_attn_destroy(plan->attn);
     free(plan);

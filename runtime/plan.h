@@ -20,6 +20,7 @@ typedef struct pcl_plan_batch {
     int64_t num_work;      /* work items */
     int64_t num_merges;    /* sequences with more than one split */
     int64_t num_partials;  /* rows of partial results */
+    bool has_shared;       /* work items of several sequences */
     int64_t num_appends;   /* items of a varlen append */
     int64_t num_seqs;
     int32_t work, records, merges, appends, trees, members, tables;
@@ -36,6 +37,7 @@ struct pagedcl_plan {
     pcl_faults faults; /* with device_tables */
     pcl_fence runs;    /* the last run: partial results are one run's at a time */
     cl_mem partial_acc, partial_sums;
+    cl_mem arrivals;          /* of tier nv_mma: an int for each partial row, 0 between runs */
     int64_t partial_capacity; /* rows */
     int32_t *owners;          /* [num_blocks]: the last epoch in which a sequence appended to the block */
     int32_t epoch;

@@ -6,6 +6,7 @@
  */
 #include "device.h"
 #include "layers.h"
+#include "nv_probe.h"
 #include "status.h"
 
 #include <pagedcl/attn.h>
@@ -27,13 +28,14 @@ static const struct target {
     pagedcl_device_kind kind;
     pagedcl_tier tier;
     uint64_t local_memory, max_work_group_size;
-    int has_fp16, has_subgroups;
+    int has_fp16, has_subgroups, nv_capability;
 } targets[] = {
-    {"amd", "Advanced Micro Devices, Inc.", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 256, 1, 1},
-    {"intel", "Intel(R) Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 1024, 1, 1},
-    {"nvidia", "NVIDIA Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 48 * KIB, 1024, 0, 0},
-    {"smallest", "", PAGEDCL_DEVICE_INTEGRATED_GPU, PAGEDCL_TIER_PORTABLE, 32 * KIB, 32, 0, 0},
-    {"cpu", "", PAGEDCL_DEVICE_CPU, PAGEDCL_TIER_CPU, 256 * KIB, 4096, 0, 0},
+    {"amd", "Advanced Micro Devices, Inc.", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 256, 1, 1, 0},
+    {"intel", "Intel(R) Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 1024, 1, 1, 0},
+    {"nvidia", "NVIDIA Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 48 * KIB, 1024, 0, 0, 0},
+    {"nvidia-mma", "NVIDIA Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_NV_MMA, 48 * KIB, 1024, 0, 0, 80},
+    {"smallest", "", PAGEDCL_DEVICE_INTEGRATED_GPU, PAGEDCL_TIER_PORTABLE, 32 * KIB, 32, 0, 0, 0},
+    {"cpu", "", PAGEDCL_DEVICE_CPU, PAGEDCL_TIER_CPU, 256 * KIB, 4096, 0, 0, 0},
 };
 
 enum { NUM_TARGETS = sizeof targets / sizeof targets[0] };
@@ -244,6 +246,14 @@ static void list_operators(bool all) {
                         }
 }
 
+/* What tries a device's instructions when it is opened. */
+static void list_probe(void) {
+    pcl_variant variant;
+    cl_program program = NULL;
+    pcl_nv_probe_variant(&variant);
+    check(pcl_variants_build(&device, &variant, 1, &program));
+}
+
 /* The kernels of `pagedcl generate`. */
 static void list_engine(void) {
     layers own;
@@ -289,7 +299,10 @@ int main(int argc, char **argv) {
     };
     snprintf(device.info.vendor, sizeof device.info.vendor, "%s", target->vendor);
     device.quirks = pcl_quirks_of(&device.info);
+    device.nv_capability = target->nv_capability;
     list_operators(all);
     list_engine();
+    if (target->nv_capability > 0)
+        list_probe();
     return 0;
 }

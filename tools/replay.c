@@ -41,8 +41,10 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
             args->tier = PAGEDCL_TIER_PORTABLE;
         } else if (strcmp(value, "cpu") == 0) {
             args->tier = PAGEDCL_TIER_CPU;
+        } else if (strcmp(value, "nv_mma") == 0) {
+            args->tier = PAGEDCL_TIER_NV_MMA;
         } else {
-            command_fail("--tier is \"%s\"; it must be portable or cpu", value);
+            command_fail("--tier is \"%s\"; it must be portable, cpu or nv_mma", value);
             return EINVAL;
         }
         return 0;
@@ -66,7 +68,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
 
 static const struct argp_option options[] = {
     {"device", 'd', "SELECTOR", 0, "Run on this device: P:D, gpu, cpu, a vendor, or a part of its name", 0},
-    {"tier", 't', "TIER", 0, "Use these kernels: portable or cpu", 0},
+    {"tier", 't', "TIER", 0, "Use these kernels: portable, cpu or nv_mma", 0},
     {"verbose", 'v', NULL, 0, "Say how calls were refused, and what the library logs", 0},
     {"json", 'j', NULL, 0, "Print one JSON document", 0},
     {0},

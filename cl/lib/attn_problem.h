@@ -196,6 +196,15 @@ static int row_token(const attn_problem *p, int row) {
     return p->members == 0 ? row / GROUP : row / GROUP % p->q_len;
 }
 
+/*
+ * The work item (x) and the KV head (y) that a work-group takes of a launch of (work items, NUM_KV_HEADS): groups that
+ * start one after the other take all heads of an item, whose keys lie side by side.
+ */
+static int2 problem_place(void) {
+    const ulong group = (ulong)get_group_id(1) * get_num_groups(0) + get_group_id(0);
+    return (int2)((int)(group / NUM_KV_HEADS), (int)(group % NUM_KV_HEADS));
+}
+
 static int problem_head(const attn_problem *p, int row) {
     return p->kv_head * GROUP + row % GROUP;
 }

@@ -10,9 +10,16 @@
 #include "lib/attn_problem.h"
 
 #define RESULT_PARAMS __global STORAGE(OUT) *out, long4 out_layout, __global float *lse, long lse_offset
+#if TIER_NV_MMA
+/* arrivals: how many parts of a tile's rows are there, 0 before and after. merges, 0: attn_merge follows. */
+#define PARTIAL_PARAMS __global float *partial_acc, __global float *partial_sums, __global int *arrivals, int merges
+#define PARTIAL_TARGET partial_acc, partial_sums, arrivals, merges
+#else
 #define PARTIAL_PARAMS __global float *partial_acc, __global float *partial_sums
+#define PARTIAL_TARGET partial_acc, partial_sums
+#endif
 #if WITH_SPLITS
-#define RESULT_TARGET {out, out_layout, lse, lse_offset, partial_acc, partial_sums}
+#define RESULT_TARGET {out, out_layout, lse, lse_offset, PARTIAL_TARGET}
 #else
 #define RESULT_TARGET {out, out_layout, lse, lse_offset}
 #endif
@@ -25,6 +32,10 @@ typedef struct attn_result_target {
 #if WITH_SPLITS
     __global float *partial_acc;
     __global float *partial_sums;
+#if TIER_NV_MMA
+    __global int *arrivals;
+    int merges; /* 1: the last part of a tile's rows to arrive merges them all */
+#endif
 #endif
 } attn_result_target;
 

@@ -24,6 +24,16 @@
 #define STORE_UPTO8(role) PASTE(store_upto8_, role##_DTYPE)
 #define ROUND8(role) PASTE(round8_, role##_DTYPE)
 
+/* Whether a role has that dtype, for #if. */
+#define IS_FLOAT32(role) PASTE(IS_FLOAT32_, role##_DTYPE)
+#define IS_BFLOAT16(role) PASTE(IS_BFLOAT16_, role##_DTYPE)
+#define IS_FLOAT32_float32 1
+#define IS_FLOAT32_float16 0
+#define IS_FLOAT32_bfloat16 0
+#define IS_BFLOAT16_float32 0
+#define IS_BFLOAT16_float16 0
+#define IS_BFLOAT16_bfloat16 1
+
 /* Elements d .. d + 7, d below dim, of a row of dim elements that begins at index `at`; zeros behind the row's end.
    dim is a constant: where it is a multiple of 8 this is one load, or one store. */
 #define ROW_LOAD8(role, base, at, d, dim)                                                                              \

@@ -40,9 +40,10 @@ typedef enum pagedcl_tier {
     PAGEDCL_TIER_AUTO = 0,     /* the best that the device can run */
     PAGEDCL_TIER_PORTABLE = 1, /* OpenCL C 1.2, work-groups sharing tiles through local memory */
     PAGEDCL_TIER_CPU = 2,      /* wide vectors, one work-item a tile, no barriers */
+    PAGEDCL_TIER_NV_MMA = 3,   /* matrix instructions of NVIDIA's GPUs, from compute capability 8.0 on */
 } pagedcl_tier;
 
-/* "auto", "portable", "cpu". */
+/* "auto", "portable", "cpu", "nv_mma". */
 PAGEDCL_API const char *pagedcl_tier_name(pagedcl_tier tier);
 
 /* What a device is and can do. Strings are cut to their size and always end in a zero byte. */

@@ -19,6 +19,8 @@ int fixture_tiers(const pagedcl_device *device, pagedcl_tier tiers[FIXTURE_MAX_T
     tiers[count++] = PAGEDCL_TIER_PORTABLE;
     if (info.kind == PAGEDCL_DEVICE_CPU)
         tiers[count++] = PAGEDCL_TIER_CPU;
+    if (info.tier == PAGEDCL_TIER_NV_MMA)
+        tiers[count++] = PAGEDCL_TIER_NV_MMA;
     return count;
 }
 

@@ -11,7 +11,7 @@
 pagedcl_device *fixture_open(void);
 
 /* The tiers that the device can run; how many. */
-enum { FIXTURE_MAX_TIERS = 2 };
+enum { FIXTURE_MAX_TIERS = 3 };
 int fixture_tiers(const pagedcl_device *device, pagedcl_tier tiers[FIXTURE_MAX_TIERS]);
 
 /* malloc that ends the test instead of returning NULL; never NULL for 0 bytes. */

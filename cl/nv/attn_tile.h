@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention by a work-group, tier nv_mma: TUNE_ROWS rows of a problem against tiles of TUNE_KEYS keys, by the matrix
+ * instructions of NVIDIA's GPUs. Online softmax in base 2, as lib/attn_tile.h.
+ *
+ * A warp takes TUNE_WARP_ROWS rows, in tiles of 16. Where the rows are fewer than the warps, as in decode, these divide
+ * the keys of a tile too; then each has results of its own, which are merged in the end. K and V lie in a ring of
+ * TUNE_STAGES tiles in local memory (nv/ring.h); while one is worked on, the next are on their way.
+ *
+ * Weights are rounded to the element of V for the product. Where the result is float32 they are cut into two such parts,
+ * and so is q where it was rotated: then nothing is lost.
+ */
+#ifndef NV_ATTN_TILE_H
+#define NV_ATTN_TILE_H
+
+#include "lib/attn_problem.h"
+#include "lib/attn_result.h"
+#include "nv/warp.h"
+
+#if !defined(TUNE_STAGES) || !defined(TUNE_WARP_ROWS)
+#error TUNE_STAGES or TUNE_WARP_ROWS is missing
+#endif
+#if HEAD_DIM % 8 || HEAD_DIM_V % 8
+#error tier nv_mma needs rows of whole 16-byte pieces
+#endif
+
+#define SUB_GROUP
+
+#define ROW_TILES (TUNE_WARP_ROWS / 16)
+#define ROW_WARPS (TUNE_ROWS / TUNE_WARP_ROWS)
+#define KEY_WARPS (TUNE_WG / 32 / ROW_WARPS)
+#define WARP_KEYS (TUNE_KEYS / KEY_WARPS)
+#define KEY_TILES (WARP_KEYS / 8)
+
+/* Steps of 16 elements through a row, the last filled up with zeros. */
+#define K_STEPS ((HEAD_DIM + 15) / 16)
+#define V_STEPS ((HEAD_DIM_V + 15) / 16)
+
+#include "nv/ring.h"
+
+#define WEIGHT_PARTS (IS_FLOAT32(OUT) ? 2 : 1)
+#define Q_PARTS (IS_FLOAT32(OUT) && ROTARY_DIM > 0 ? 2 : 1)
+/* Fragments of q stay in registers where these are enough. */
+#define Q_IN_REGISTERS (ROW_TILES == 1 && K_STEPS * Q_PARTS <= 8)
+
+/* Results on their way out: a row of floats for each row of each warp. */
+#define RESULT_PITCH (V_STEPS * 16 + 4)
+#define RESULT_BYTES (KEY_WARPS * TUNE_ROWS * RESULT_PITCH * 4)
+
+typedef struct tile_memory {
+    __local ushort *ring;
+    __local float *result; /* the same memory, in the end: [KEY_WARPS][TUNE_ROWS][RESULT_PITCH] */
+    __local ushort *q;     /* [Q_PARTS][TUNE_ROWS][K_PITCH] */
+    __local ulong *rows;   /* of the ring: where they come from */
+    __local float *sums;   /* [KEY_WARPS][TUNE_ROWS][2], maximum and sum */
+    __local float *ends;   /* [TUNE_ROWS][2], maximum of all and what to divide by */
+} tile_memory;
+
+#define TILE_MEMORY(name)                                                                                              \
+    __local uint4 name##_ring[(RING_BYTES > RESULT_BYTES ? RING_BYTES : RESULT_BYTES) / 16];                           \
+    __local uint4 name##_q[Q_PARTS * TUNE_ROWS * K_PITCH / 8];                                                         \
+    __local ulong name##_rows[RING_ROWS];                                                                              \
+    __local float name##_sums[KEY_WARPS * TUNE_ROWS * 2];                                                              \
+    __local float name##_ends[TUNE_ROWS * 2];                                                                          \
+    tile_memory name = {(__local ushort *)name##_ring, (__local float *)name##_ring, (__local ushort *)name##_q,       \
+                        name##_rows, name##_sums, name##_ends}
+
+/* The part of a warp's results that a lane has: of each tile of 16 rows, rows lane / 4 and lane / 4 + 8. */
+typedef struct lane_rows {
+    float acc[ROW_TILES][V_STEPS * 2][4];
+    float row_max[ROW_TILES][2];
+    float lane_sum[ROW_TILES][2];
+} lane_rows;
+
+/* Query rows behind the last are zeros, and so is what fills a row up. They are not scaled: that would round them. Rows
+   that need no rotation are copied asynchronously. */
+static void tile_load_q(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, tile_memory m) {
+#if ROTARY_DIM == 0
+    if (((q_layout.x | q_layout.y | q_layout.z) & 7) == 0) {
+#pragma unroll 1
+        for (int i = 0; i < (TUNE_ROWS * 2 * K_STEPS + TUNE_WG - 1) / TUNE_WG; i++) {
+            int piece = get_local_id(0) + i * TUNE_WG;
+            int row = piece / (2 * K_STEPS), d = piece % (2 * K_STEPS) * 8;
+            int known = min(p->first_row + row, p->num_rows - 1);
+            if (row < TUNE_ROWS)
+                copy_begin16(local_address(m.q + row * K_PITCH + d),
+                             q + layout_at(q_layout, problem_token(p, known), problem_head(p, known)) + d,
+                             p->first_row + row < p->num_rows && d < HEAD_DIM);
+        }
+        return;
+    }
+#endif
+    for (int i = get_local_id(0); i < TUNE_ROWS * 2 * K_STEPS; i += TUNE_WG) {
+        int row = p->first_row + i / (2 * K_STEPS);
+        int d = i % (2 * K_STEPS) * 8;
+        float8 x = 0;
+        if (row < p->num_rows && d < HEAD_DIM)
+            x = rotated8(&p->rotary, q, layout_at(q_layout, problem_token(p, row), problem_head(p, row)), d,
+                         problem_position(p, row));
+        __local ushort *to = m.q + i / (2 * K_STEPS) * K_PITCH + d;
+        tile_store8(to, x);
+#if Q_PARTS == 2
+        tile_store8(to + TUNE_ROWS * K_PITCH, x - ROUND8(KV)(x));
+#endif
+    }
+}
+
+/* A lane's row of four matrices that are 16 rows x 16 columns together: its place in elements. Those of K are taken as the
+   columns of B, those of A and of V by rows. */
+static int lane_place_k(int lane, int pitch) {
+    return (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8;
+}
+static int lane_place_rows(int lane, int pitch) {
+    return lane % 16 * pitch + lane / 16 * 8;
+}
+
+/* The fragment of q of one step, for a tile of the warp's rows that begins at `row`. */
+static void load_q_fragment(tile_memory m, int row, int part, int step, uint *to) {
+    load_matrices(to, local_address(m.q + (part * TUNE_ROWS + row) * K_PITCH + step * 16 +
+                                    lane_place_rows(get_local_id(0) % 32, K_PITCH)));
+}
+
+#if Q_IN_REGISTERS
+typedef struct q_fragments {
+    uint at[K_STEPS][Q_PARTS][ROW_TILES][4];
+} q_fragments;
+#else
+typedef int q_fragments; /* none */
+#endif
+
+static void load_q_fragments(tile_memory m, int warp_row, q_fragments *q) {
+#if Q_IN_REGISTERS
+#pragma unroll
+    for (int step = 0; step < K_STEPS; step++)
+#pragma unroll
+        for (int part = 0; part < Q_PARTS; part++)
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++)
+                load_q_fragment(m, warp_row + t * 16, part, step, q->at[step][part][t]);
+#else
+    (void)m;
+    (void)warp_row;
+    (void)q;
+#endif
+}
+
+/* The products of the warp's rows and keys. */
+static void tile_products(tile_memory m, int warp_row, const q_fragments *q, const __local ushort *keys,
+                          float (*scores)[KEY_TILES][4]) {
+    const uint at = local_address(keys + lane_place_k(get_local_id(0) % 32, K_PITCH));
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                scores[t][n][e] = 0;
+#pragma unroll
+    for (int step = 0; step < K_STEPS; step++) {
+        uint a[Q_PARTS][ROW_TILES][4];
+#pragma unroll
+        for (int part = 0; part < Q_PARTS; part++)
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++)
+#if Q_IN_REGISTERS
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    a[part][t][e] = q->at[step][part][t][e];
+#else
+                load_q_fragment(m, warp_row + t * 16, part, step, a[part][t]);
+#endif
+#pragma unroll
+        for (int n = 0; n < KEY_TILES / 2; n++) {
+            uint b[4];
+            load_matrices(b, at + (n * 16 * K_PITCH + step * 16) * 2);
+#pragma unroll
+            for (int part = 0; part < Q_PARTS; part++)
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+                    mma(scores[t][2 * n], a[part][t], b[0], b[1]);
+                    mma(scores[t][2 * n + 1], a[part][t], b[2], b[3]);
+                }
+        }
+    }
+}
+
+/* Scores from products, which are scaled to base 2 where the softmax does not do that. first: the position of the warp's
+   first key. */
+static void tile_scores(const attn_problem *p, int warp_row, int first, float scale, float (*scores)[KEY_TILES][4]) {
+    const int lane = get_local_id(0) % 32;
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                /* A row behind the last has no mask of its own; its result is not stored. */
+                int row = min(p->first_row + warp_row + t * 16 + lane / 4 + e / 2 * 8, p->num_rows - 1);
+                scores[t][n][e] =
+                    problem_score(p, row, first + n * 8 + lane % 4 * 2 + e % 2, scores[t][n][e] * scale);
+            }
+}
+
+/* Weights from scores, which count `scale` times, above 0, in their place; what was summed up before is scaled to the new
+   maximum. */
+static void tile_softmax(lane_rows *own, float scale, float (*scores)[KEY_TILES][4]) {
+    float rescale[ROW_TILES][2];
+    bool changed = false;
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float new_max = -INFINITY;
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; n++)
+                new_max = fmax(new_max, fmax(scores[t][n][2 * r], scores[t][n][2 * r + 1]));
+            new_max = fmax(new_max, from_lane_xor(new_max, 1));
+            new_max = fmax(new_max, from_lane_xor(new_max, 2));
+            new_max = fmax(own->row_max[t][r], new_max * scale);
+            /* While a row has seen no key its maximum is -infinity, and infinity minus infinity would be NaN. */
+            const float base = new_max == -INFINITY ? 0 : new_max;
+            rescale[t][r] = exp2_fast(own->row_max[t][r] - base);
+            changed = changed || rescale[t][r] != 1;
+            own->row_max[t][r] = new_max;
+            float sum = 0;
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+                for (int e = 2 * r; e < 2 * r + 2; e++) {
+                    scores[t][n][e] = exp2_fast(fma(scores[t][n][e], scale, -base));
+                    sum += scores[t][n][e];
+                }
+            own->lane_sum[t][r] = own->lane_sum[t][r] * rescale[t][r] + sum;
+        }
+    if (any_lane(changed)) {
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+            for (int d = 0; d < V_STEPS * 2; d++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    own->acc[t][d][e] *= rescale[t][e / 2];
+    }
+}
+
+/* Whether a value of the warp's keys is infinite or NaN. */
+static bool has_special_value(const __local ushort *values) {
+    const ushort exponent = IS_BFLOAT16(KV) ? 0x7f80 : 0x7c00;
+    bool special = false;
+    for (int i = get_local_id(0) % 32; i < WARP_KEYS * V_STEPS * 2; i += 32) {
+        ushort8 x = *(const __local ushort8 *)(values + i / (V_STEPS * 2) * V_PITCH + i % (V_STEPS * 2) * 8);
+        special = special || any((x & exponent) == exponent);
+    }
+    return any_lane(special);
+}
+
+/* acc += weights * values, where a value that a row does not see may be NaN: its zero weight must not meet it. */
+static void accumulate_seen(lane_rows *own, float (*weights)[KEY_TILES][4], const __local ushort *values) {
+    const int lane = get_local_id(0) % 32;
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++)
+            for (int j = 0; j < 8; j++) {
+                /* Both neighbours are asked: an index that varies would put the weights into memory. */
+                int source = (lane & ~3) | j / 2;
+                float even[2] = {from_lane(weights[t][n][0], source), from_lane(weights[t][n][2], source)};
+                float odd[2] = {from_lane(weights[t][n][1], source), from_lane(weights[t][n][3], source)};
+                float weight[2] = {j % 2 ? odd[0] : even[0], j % 2 ? odd[1] : even[1]};
+                const __local ushort *row = values + (n * 8 + j) * V_PITCH + lane % 4 * 2;
+#pragma unroll
+                for (int d = 0; d < V_STEPS * 2; d++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        float sum = own->acc[t][d][e] + weight[e / 2] * unpack(row[d * 8 + e % 2]).x;
+                        own->acc[t][d][e] = weight[e / 2] == 0 ? own->acc[t][d][e] : sum;
+                    }
+            }
+}
+
+/* acc += weights * values, 16 keys at a time. */
+static void accumulate(lane_rows *own, float (*weights)[KEY_TILES][4], const __local ushort *values) {
+    const uint at = local_address(values + lane_place_rows(get_local_id(0) % 32, V_PITCH));
+#pragma unroll
+    for (int k = 0; k < KEY_TILES / 2; k++) {
+        uint a[WEIGHT_PARTS][ROW_TILES][4];
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float2 x = (float2)(weights[t][2 * k + i / 2][i % 2 * 2], weights[t][2 * k + i / 2][i % 2 * 2 + 1]);
+                a[0][t][i] = pack(x.x, x.y);
+#if WEIGHT_PARTS == 2
+                float2 rest = x - unpack(a[0][t][i]);
+                a[1][t][i] = pack(rest.x, rest.y);
+#endif
+            }
+#pragma unroll
+        for (int d = 0; d < V_STEPS; d++) {
+            uint b[4];
+            load_matrices_transposed(b, at + (k * 16 * V_PITCH + d * 16) * 2);
+#pragma unroll
+            for (int part = 0; part < WEIGHT_PARTS; part++)
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+                    mma(own->acc[t][2 * d], a[part][t], b[0], b[1]);
+                    mma(own->acc[t][2 * d + 1], a[part][t], b[2], b[3]);
+                }
+        }
+    }
+}
+
+/* Each warp's part of the results to local memory. `row`: where its rows begin there. */
+static void share_results(const lane_rows *own, tile_memory m, int row) {
+    const int lane = get_local_id(0) % 32;
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int at = row + t * 16 + lane / 4 + r * 8;
+            float sum = own->lane_sum[t][r] + from_lane_xor(own->lane_sum[t][r], 1);
+            sum += from_lane_xor(sum, 2);
+            if (lane % 4 == 0) {
+                m.sums[at * 2] = own->row_max[t][r];
+                m.sums[at * 2 + 1] = sum;
+            }
+#pragma unroll
+            for (int d = 0; d < V_STEPS * 2; d++)
+                *(__local float2 *)(m.result + at * RESULT_PITCH + d * 8 + lane % 4 * 2) =
+                    (float2)(own->acc[t][d][2 * r], own->acc[t][d][2 * r + 1]);
+        }
+}
+
+/* Merges the warps' parts and stores them; a work-item stores 8 elements of a row. */
+static void store_results(const attn_problem *p, tile_memory m, const attn_result_target *target, int num_rows) {
+    for (int row = get_local_id(0); row < num_rows; row += TUNE_WG) {
+        float max_all = -INFINITY, sum = 0;
+        for (int w = 0; w < KEY_WARPS; w++)
+            max_all = fmax(max_all, m.sums[(w * TUNE_ROWS + row) * 2]);
+        const float base = max_all == -INFINITY ? 0 : max_all;
+        for (int w = 0; w < KEY_WARPS; w++)
+            sum += exp2_fast(m.sums[(w * TUNE_ROWS + row) * 2] - base) * m.sums[(w * TUNE_ROWS + row) * 2 + 1];
+        m.ends[row * 2] = base;
+        m.ends[row * 2 + 1] = result_store_sums(p, target, p->first_row + row, max_all, sum);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int i = get_local_id(0); i < num_rows * V_VECTORS; i += TUNE_WG) {
+        const int row = i / V_VECTORS, d = i % V_VECTORS * 8;
+        float8 x = 0;
+        for (int w = 0; w < KEY_WARPS; w++) {
+            const float weight = exp2_fast(m.sums[(w * TUNE_ROWS + row) * 2] - m.ends[row * 2]);
+            const __local float4 *part = (const __local float4 *)(m.result + (w * TUNE_ROWS + row) * RESULT_PITCH + d);
+            x += weight * (float8)(part[0], part[1]);
+        }
+        result_store8(p, target, p->first_row + row, d, x, m.ends[row * 2 + 1]);
+    }
+}
+
+#if WITH_SPLITS
+/* If all other parts of the tile's rows are there, merges them, in ascending order as attn_merge does. */
+static void merge_parts(const attn_problem *p, const attn_result_target *target, int num_rows, __local int *is_last) {
+    fence_device();
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (get_local_id(0) == 0) {
+        /* A tile of a sequence has at least as many partial rows as it has KV heads. */
+        __global int *arrived =
+            target->arrivals + p->partial_start + p->first_row / TUNE_ROWS * NUM_KV_HEADS + p->kv_head;
+        *is_last = atomic_inc(arrived) == p->num_splits - 1;
+        if (*is_last)
+            *arrived = 0;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (!*is_last)
+        return;
+    fence_device();
+    const long step = (long)p->q_len * NUM_HEADS; /* partial rows from one part to the next */
+    for (int i = get_local_id(0); i < num_rows * V_VECTORS; i += TUNE_WG) {
+        const int row = p->first_row + i / V_VECTORS, d = i % V_VECTORS * 8;
+        const long first = p->partial_start + (long)(row / GROUP) * NUM_HEADS + problem_head(p, row);
+        const __global float2 *sums = (const __global float2 *)target->partial_sums + first;
+        const __global float *acc = target->partial_acc + first * HEAD_DIM_V + d;
+        float row_max = -INFINITY;
+        for (int s = 0; s < p->num_splits; s++)
+            row_max = fmax(row_max, sums[s * step].x);
+        const float base = row_max == -INFINITY ? 0 : row_max;
+        float row_sum = 0;
+        float8 x = 0;
+        for (int s = 0; s < p->num_splits; s++) {
+            const float weight = exp2_fast(sums[s * step].x - base);
+            const __global float4 *part = (const __global float4 *)(acc + s * step * HEAD_DIM_V);
+            row_sum += weight * sums[s * step].y;
+            x += weight * (float8)(part[0], part[1]);
+        }
+        const attn_row_end end = row_end(row_max, row_sum, p->mask.sinks, problem_head(p, row));
+        ROW_STORE8(OUT, x / end.divisor, target->out,
+                   layout_at(target->out_layout, problem_token(p, row), problem_head(p, row)), d, HEAD_DIM_V);
+        if (d == 0)
+            store_lse(target->lse, target->lse_offset, problem_token(p, row), problem_head(p, row), end.lse);
+    }
+}
+#endif
+
+/* Runs the tile's rows over the part's keys, and stores their results. */
+static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, tile_memory m,
+                      attn_result_target target) {
+    const int warp = get_local_id(0) / 32;
+    const int warp_row = warp % ROW_WARPS * TUNE_WARP_ROWS;
+    const int warp_key = warp / ROW_WARPS * WARP_KEYS;
+    const int last_row = min(p->first_row + TUNE_ROWS, p->num_rows) - 1;
+    /* As in lib/attn_tile.h: keys that some row sees, and keys that all see. */
+    const int begin = max(p->key_begin, problem_low(p, p->first_row));
+    const int end = min(p->key_end, problem_high(p, last_row));
+    const int full_begin = problem_low(p, last_row);
+    const int full_end = min(problem_high(p, p->first_row), WITH_TREE ? p->k_len - p->q_len : p->k_len);
+    const int start = p->key_begin + (begin - p->key_begin) / TUNE_KEYS * TUNE_KEYS;
+    const int num_tiles = end > start ? (end - start + TUNE_KEYS - 1) / TUNE_KEYS : 0;
+    const bool aligned = keys_are_aligned(p);
+
+#pragma unroll
+    for (int s = 0; s < TUNE_STAGES; s++)
+        if (get_local_id(0) < STAGE_ROWS)
+            m.rows[s * STAGE_ROWS + get_local_id(0)] =
+                ring_find_row(p, begin, start + s * TUNE_KEYS, (int)get_local_id(0));
+    ring_fill_up(m.ring);
+    tile_load_q(p, q, q_layout, m);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    q_fragments fragments;
+    /* The scale is left to the softmax, unless something comes between, or it would turn the order round. */
+    const bool scale_late = !WITH_SOFTCAP && !WITH_ALIBI && p->mask.scale.x > 0;
+    const float scale = scale_late ? 1 : p->mask.scale.x, late_scale = scale_late ? p->mask.scale.x : 1;
+
+    lane_rows own;
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            own.row_max[t][r] = -INFINITY;
+            own.lane_sum[t][r] = 0;
+        }
+#pragma unroll
+        for (int d = 0; d < V_STEPS * 2; d++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                own.acc[t][d][e] = 0;
+    }
+
+    /* Tile `tile` is worked on while those up to TUNE_STAGES - 1 further are on their way; before the first there are only
+       these. The stage behind the newest has the oldest. */
+    int stage = 0;
+    for (int tile = 1 - TUNE_STAGES; tile < num_tiles; tile++) {
+        const int first = start + tile * TUNE_KEYS;
+        const int newest = tile + TUNE_STAGES - 1;
+        ulong next_row = 0;
+        if (tile >= 0) {
+            COPY_WAIT(TUNE_STAGES - 2);
+            barrier(CLK_LOCAL_MEM_FENCE);
+            /* All have the tile, and all are done with the one before it, whose stage is loaded anew. */
+            next_row = ring_find_row(p, begin, first + TUNE_STAGES * TUNE_KEYS, (int)get_local_id(0));
+        }
+        if (newest < num_tiles)
+            ring_fetch(p, begin, start + newest * TUNE_KEYS, aligned, m.ring + stage * STAGE_ELEMENTS,
+                       m.rows + stage * STAGE_ROWS);
+        copy_commit();
+        stage = stage + 1 == TUNE_STAGES ? 0 : stage + 1;
+        if (tile < 0)
+            continue;
+
+        if (tile == 0)
+            load_q_fragments(m, warp_row, &fragments);
+        const __local ushort *keys = m.ring + stage * STAGE_ELEMENTS + warp_key * K_PITCH;
+        const __local ushort *values = m.ring + stage * STAGE_ELEMENTS + V_IN_STAGE + warp_key * V_PITCH;
+        const int seen_first = max(first, begin), seen_end = min(first + TUNE_KEYS, p->key_end);
+        /* Any key may lie in no block where the table is guarded. */
+        const bool partly_seen = WITH_GUARD || seen_first < full_begin || seen_end > full_end;
+        const bool whole = seen_first == first && seen_end == first + TUNE_KEYS;
+        float scores[ROW_TILES][KEY_TILES][4];
+        tile_products(m, warp_row, &fragments, keys, scores);
+        if (get_local_id(0) < STAGE_ROWS)
+            m.rows[stage * STAGE_ROWS + get_local_id(0)] = next_row;
+        if (!scale_late || partly_seen || !whole)
+            tile_scores(p, warp_row, first + warp_key, scale, scores);
+        tile_softmax(&own, late_scale, scores);
+        if (partly_seen && has_special_value(values))
+            accumulate_seen(&own, scores, values);
+        else
+            accumulate(&own, scores, values);
+    }
+
+    COPY_WAIT(0);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    share_results(&own, m, warp / ROW_WARPS * TUNE_ROWS + warp_row);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    store_results(p, m, &target, last_row - p->first_row + 1);
+#if WITH_SPLITS
+    if (target.merges && p->num_splits > 1)
+        merge_parts(p, &target, last_row - p->first_row + 1, (__local int *)m.sums);
+#endif
+}
+
+#endif

@@ -21,15 +21,18 @@ __kernel void merge(const __global STORAGE(OUT) *a, long4 a_layout, const __glob
     float weight_a = x == -INFINITY ? 0 : exp(x - base);
     float weight_b = y == -INFINITY ? 0 : exp(y - base);
     float sum = weight_a + weight_b;
-    for (int d = 0; d < HEAD_DIM; d++) {
-        float value_a = LOAD1(OUT)(a, a_layout.x + token * a_layout.y + head * a_layout.z + d);
-        float value_b = LOAD1(OUT)(b, b_layout.x + token * b_layout.y + head * b_layout.z + d);
-        float value = 0;
+    const long at_a = a_layout.x + token * a_layout.y + head * a_layout.z;
+    const long at_b = b_layout.x + token * b_layout.y + head * b_layout.z;
+    const long at_out = out_layout.x + token * out_layout.y + head * out_layout.z;
+    for (int d = 0; d < HEAD_DIM; d += 8) {
+        float8 value_a = ROW_LOAD8(OUT, a, at_a, d, HEAD_DIM);
+        float8 value_b = ROW_LOAD8(OUT, b, at_b, d, HEAD_DIM);
+        float8 value = 0;
         if (weight_a != 0)
             value += weight_a / sum * value_a;
         if (weight_b != 0)
             value += weight_b / sum * value_b;
-        STORE1(OUT)(value, out, out_layout.x + token * out_layout.y + head * out_layout.z + d);
+        ROW_STORE8(OUT, value, out, at_out, d, HEAD_DIM);
     }
     if (lse_offset >= 0)
         lse[lse_offset + i] = sum == 0 ? -INFINITY : base + log(sum);

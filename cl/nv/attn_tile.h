@@ -426,7 +426,7 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
     barrier(CLK_LOCAL_MEM_FENCE);
     q_fragments fragments;
     /* The scale is left to the softmax, unless something comes between, or it would turn the order round. */
-    const bool scale_late = !WITH_SOFTCAP && !WITH_ALIBI && p->mask.scale.x > 0;
+    const bool scale_late = (WITH_SOFTCAP | WITH_ALIBI) == 0 && p->mask.scale.x > 0;
     const float scale = scale_late ? 1 : p->mask.scale.x, late_scale = scale_late ? p->mask.scale.x : 1;
 
     lane_rows own;

@@ -99,8 +99,7 @@ attn_rig attn_rig_open(pagedcl_device *device, pagedcl_tier tier, const attn_pro
     desc.out_dtype = p->c.out_dtype;
     desc.softmax_scale = p->c.scale;
     desc.causal = p->c.causal;
-    /* nv_mma serves some operators; it is what the device chooses for them. */
-    desc.tier = tier == PAGEDCL_TIER_NV_MMA ? PAGEDCL_TIER_AUTO : tier;
+    desc.tier = fixture_tier_of_operators(tier);
     desc.device_tables = p->c.device_table;
     if (!p->c.both_paths)
         desc.paths = p->c.path == DECODE ? PAGEDCL_PATH_DECODE : PAGEDCL_PATH_VARLEN;

@@ -24,6 +24,10 @@ int fixture_tiers(const pagedcl_device *device, pagedcl_tier tiers[FIXTURE_MAX_T
     return count;
 }
 
+pagedcl_tier fixture_tier_of_operators(pagedcl_tier tier) {
+    return tier == PAGEDCL_TIER_NV_MMA ? PAGEDCL_TIER_AUTO : tier;
+}
+
 void *fixture_alloc(size_t bytes) {
     void *memory = malloc(bytes ? bytes : 1);
     cr_assert(memory, "no memory for %zu bytes", bytes);

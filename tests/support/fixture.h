@@ -14,6 +14,9 @@ pagedcl_device *fixture_open(void);
 enum { FIXTURE_MAX_TIERS = 3 };
 int fixture_tiers(const pagedcl_device *device, pagedcl_tier tiers[FIXTURE_MAX_TIERS]);
 
+/* What to ask an operator for: nv_mma serves some, and is what the device chooses for them. */
+pagedcl_tier fixture_tier_of_operators(pagedcl_tier tier);
+
 /* malloc that ends the test instead of returning NULL; never NULL for 0 bytes. */
 void *fixture_alloc(size_t bytes);
 

@@ -24,8 +24,11 @@ enum { WORK_INTS = 4, RECORD_INTS = 12, MAX_SPLITS = 256 };
 /* Tokens that one work-group of a varlen append stores. */
 enum { APPEND_TOKENS = 32 };
 
-/* Work-groups for each compute unit below which sharing would leave the device idle. */
+/* Work-groups that a compute unit needs not to be idle. */
 enum { WORK_OF_UNIT = 4 };
+
+/* Fewer keys than that are not worth a work-group of their own. */
+enum { LEAST_FAST_KEYS = 128 };
 
 /* One sequence of either kind of batch. */
 typedef struct sequence {
@@ -48,7 +51,8 @@ typedef struct planning {
     const pagedcl_varlen_batch *varlen; /* one of the two */
     const pagedcl_decode_batch *decode;
     const uint32_t *tree_mask;
-    int32_t num_splits;
+    int32_t num_splits; /* or PAGEDCL_SPLITS_FAST, and then: */
+    int64_t fast_keys;  /* keys of a split, about */
     pcl_plan_batch batch;
 } planning;
 
@@ -91,12 +95,19 @@ static int64_t first_position(const planning *p, const sequence *s) {
     return first < 0 ? 0 : first < s->k_len ? first : s->k_len;
 }
 
+/* How many splits of about fast_keys the sequence has. */
+static int64_t fast_splits(const planning *p, const sequence *s) {
+    int64_t splits = (s->k_len + p->fast_keys - 1) / p->fast_keys;
+    return splits < 1 ? 1 : splits < MAX_SPLITS ? splits : MAX_SPLITS;
+}
+
 /* Keys of a split of the sequence: fixed, or as many as make the asked number of splits, in whole tiles. */
 static int64_t split_size(const planning *p, const sequence *s) {
     if (p->num_splits == 0)
         return PCL_SPLIT_KEYS;
     int64_t keys = p->attn->tuning[PCL_ATTN_DECODE].keys;
-    int64_t size = ((int64_t)s->k_len + p->num_splits - 1) / p->num_splits;
+    int64_t splits = p->num_splits > 0 ? p->num_splits : fast_splits(p, s);
+    int64_t size = ((int64_t)s->k_len + splits - 1) / splits;
     size = (size + keys - 1) / keys * keys;
     return size > 0 ? size : keys;
 }
@@ -127,6 +138,18 @@ static int64_t tiles_of(const planning *p, const sequence *s) {
     int64_t tile = p->attn->tuning[p->decode != NULL ? PCL_ATTN_DECODE : PCL_ATTN_VARLEN].rows;
     int64_t rows = (int64_t)s->q_len * (desc->num_heads / desc->num_kv_heads);
     return (rows + tile - 1) / tile;
+}
+
+/* The keys of a split that give each compute unit WORK_OF_UNIT work-groups. */
+static int64_t fast_keys(const planning *p) {
+    const pagedcl_attn_desc *desc = &p->attn->desc;
+    double keys = 0; /* of all work-groups together: beyond 2^63 for the largest batches */
+    for (int32_t seq = 0; seq < p->batch.num_seqs; seq++) {
+        sequence s = sequence_at(p, seq);
+        keys += (double)s.k_len * (double)tiles_of(p, &s) * desc->num_kv_heads;
+    }
+    double share = keys / (WORK_OF_UNIT * (double)p->attn->device->info.compute_units + 1);
+    return share < LEAST_FAST_KEYS ? LEAST_FAST_KEYS : share < INT32_MAX ? (int64_t)share : INT32_MAX;
 }
 
 /* The blocks that the run stores new tokens into must be no other sequence's of the batch to store into. */
@@ -217,7 +240,7 @@ static pagedcl_status share_splits(planning *p) {
     pcl_plan_batch *batch = &p->batch;
     pcl_share *share = &p->plan->share;
     PCL_TRY(pcl_share_begin(share, (int32_t)batch->num_seqs));
-    if (p->decode == NULL || p->num_splits > 0 || desc->device_tables || p->decode->share_prefix == PAGEDCL_SHARE_OFF)
+    if (p->decode == NULL || p->num_splits != 0 || desc->device_tables || p->decode->share_prefix == PAGEDCL_SHARE_OFF)
         return PAGEDCL_SUCCESS;
     int64_t rows = (int64_t)batch->seqlen_q * (desc->num_heads / desc->num_kv_heads);
     pcl_share_batch offer = {
@@ -428,6 +451,8 @@ static pagedcl_status plan_batch(planning *p, cl_command_queue queue) {
                         p->tree_mask != NULL ? "given" : "NULL", p->attn->desc.has_tree);
     if (p->cache != NULL && !p->attn->desc.device_tables)
         PCL_TRY(begin_owners(p));
+    if (p->decode != NULL && p->num_splits == PAGEDCL_SPLITS_FAST)
+        p->fast_keys = fast_keys(p);
     PCL_TRY(measure(p));
     PCL_TRY(grow_partials(plan, p->batch.num_partials));
     if (p->batch.num_work > 0) {

@@ -165,7 +165,7 @@ Test(attn_decode, block_ids_beyond_16_bits) {
 
 /* B48, B50: any number of splits, more than there are keys too. One operator serves them all. */
 Test(attn_decode, any_number_of_splits) {
-    const int32_t splits[] = {0, 1, 2, 3, 7, 8, 16, 64, 160, 161, 192, 255, 256, 257, 100000};
+    const int32_t splits[] = {PAGEDCL_SPLITS_FAST, 0, 1, 2, 3, 7, 8, 16, 64, 160, 161, 192, 255, 256, 257, 100000};
     const attn_case cases[] = {
         {"B48: 5000 keys", DECODE, .num_seqs = 2, .seqlens_k = INTS(5000, 1), .num_kv_heads = 1, .head_dim = 64},
         {"B50: few keys", DECODE, .num_seqs = 5, .seqlens_k = INTS(1, 2, 3, 7, 0), .head_dim = 64, .group = 2},
@@ -199,7 +199,7 @@ Test(attn_decode, any_number_of_splits) {
 }
 
 Test(attn_decode, a_negative_number_of_splits_is_refused) {
-    attn_case c = {"splits", DECODE, .num_splits = -1, .head_dim = 64, .group = 2};
+    attn_case c = {"splits", DECODE, .num_splits = -2, .head_dim = 64, .group = 2};
     pagedcl_device *device = fixture_open();
     attn_problem p = attn_problem_create(&c, 1);
     attn_rig rig = attn_rig_open(device, PAGEDCL_TIER_AUTO, &p);

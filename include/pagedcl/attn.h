@@ -20,7 +20,7 @@
  * - Products, sums and LSE are accumulated in float32 by the online softmax (Milakov and Gimelshein, 2018).
  * - Unused slots may hold anything, NaN included: it reaches no result.
  * - The same sequence gives the same bits alone or in any batch, for any physical order of its blocks. (num_splits
- *   above 0 chooses another order of additions, by the sequence's length alone.)
+ *   above 0 chooses another order of additions, by the sequence's length alone, PAGEDCL_SPLITS_FAST one by the batch.)
  *
  * What belongs to something that the operator, the batch or the run does not have (window_left without has_window, the
  * slopes of an operator without ALiBi, an lse_offset without an lse) must be 0 or NULL: it is refused, by name.
@@ -143,6 +143,12 @@ typedef enum pagedcl_sharing {
 } pagedcl_sharing;
 
 /*
+ * num_splits of a decode batch: parts about as large as give each compute unit a few. Faster than parts of a fixed number of
+ * tokens for few sequences and for very long ones; but a sequence's bits then depend on its company and on the device.
+ */
+#define PAGEDCL_SPLITS_FAST (-1)
+
+/*
  * A decode batch: every sequence has seqlen_q query tokens, the last of its keys; sequence b owns query rows
  * b * seqlen_q .. (b + 1) * seqlen_q - 1. cache_seqlens is the length before the append: with seqlen_new > 0 a run
  * stores seqlen_new tokens per sequence at cache_seqlens first and attends over the old and the new.
@@ -156,7 +162,7 @@ typedef struct pagedcl_decode_batch {
     const int32_t *block_table;   /* [num_seqs, block_table_stride], -1: not allocated */
     int64_t block_table_stride;
     int32_t num_splits;        /* parts that a sequence's keys are cut into, at most, 1 to 256 (clamped); 0: parts of a
-                                     fixed number of tokens */
+                                     fixed number of tokens; or PAGEDCL_SPLITS_FAST */
     const uint32_t *tree_mask; /* as in pagedcl_varlen_batch: [num_seqs, seqlen_q, ceil(seqlen_q / 32)] */
     cl_mem block_table_mem;    /* these four too */
     int64_t block_table_offset;

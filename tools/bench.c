@@ -76,7 +76,7 @@ enum {
 
 static const struct argp_option options[] = {
     {"device", 'd', "SELECTOR", 0, "Run on this device: P:D, gpu, cpu, a vendor, or a part of its name", 1},
-    {"tier", 't', "TIER", 0, "Use these kernels: portable or cpu", 1},
+    {"tier", 't', "TIER", 0, "Use these kernels: portable, cpu or nv_mma", 1},
     {"verbose", 'v', NULL, 0, "Say what the library logs", 1},
     {NULL, 0, NULL, 0, "What is measured:", 2},
     {"quick", KEY_QUICK, NULL, 0, "A small part of the standard set, measured for a short time", 2},
@@ -140,15 +140,6 @@ static error_t parse_number(const char *option, const char *value, double max, d
     }
     *number = parsed;
     return 0;
-}
-
-static error_t parse_tier(const char *value, pagedcl_tier *tier) {
-    for (int i = 1; strcmp(pagedcl_tier_name((pagedcl_tier)i), "invalid") != 0; i++)
-        if (strcmp(value, pagedcl_tier_name((pagedcl_tier)i)) == 0) {
-            *tier = (pagedcl_tier)i;
-            return 0;
-        }
-    return bad_value("tier", value, "portable or cpu");
 }
 
 static error_t parse_dtype(const char *value, pagedcl_dtype *dtype) {
@@ -245,7 +236,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         a->device = value;
         return 0;
     case 't':
-        return parse_tier(value, &a->tier);
+        return command_tier(value, &a->tier) ? 0 : EINVAL;
     case 'v':
         a->verbose = true;
         return 0;

@@ -37,17 +37,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         args->device = value;
         return 0;
     case 't':
-        if (strcmp(value, "portable") == 0) {
-            args->tier = PAGEDCL_TIER_PORTABLE;
-        } else if (strcmp(value, "cpu") == 0) {
-            args->tier = PAGEDCL_TIER_CPU;
-        } else if (strcmp(value, "nv_mma") == 0) {
-            args->tier = PAGEDCL_TIER_NV_MMA;
-        } else {
-            command_fail("--tier is \"%s\"; it must be portable, cpu or nv_mma", value);
-            return EINVAL;
-        }
-        return 0;
+        return command_tier(value, &args->tier) ? 0 : EINVAL;
     case 'v':
         args->verbose = true;
         return 0;

@@ -21,6 +21,13 @@ typedef struct cache_subject {
     int32_t *block_pairs; /* copies: from a block of the tables to one in none */
 } cache_subject;
 
+/* Of the rows outside the pool. A gather turns quantised ones into float32. */
+static pagedcl_dtype rows_dtype(const bench_cell *cell) {
+    if (cell->kind == BENCH_KIND_WRITE)
+        return bench_cell_q_dtype(cell);
+    return pagedcl_dtype_size(cell->dtype) == 1 ? PAGEDCL_FLOAT32 : cell->dtype;
+}
+
 static bool enqueue_write(void *user, cl_event *event, bench_error *error) {
     cache_subject *s = user;
     const pagedcl_tensor k = {.mem = s->k}, v = {.mem = s->v};
@@ -162,7 +169,7 @@ static bool check_pool(void *user, const bench_work *work, bench_check *result, 
 static bool check_gather(void *user, const bench_work *work, bench_check *result, bench_error *error) {
     cache_subject *s = user;
     const bench_model *m = &s->cell->model;
-    pagedcl_dtype dtype = s->cell->dtype;
+    pagedcl_dtype dtype = rows_dtype(s->cell);
     int64_t count = s->batch.total_tokens, chosen = affordable(s, count, 1);
     chosen = chosen < 4096 ? chosen : 4096;
     uint64_t k_row = s->k_bytes / (uint64_t)count, v_row = s->v_bytes / (uint64_t)count;
@@ -202,7 +209,7 @@ static void release(void *user) {
 /* K and V of all tokens outside the pool, with their values when they are to be written. */
 static bool make_rows(cache_subject *s, bench_error *error) {
     const bench_model *m = &s->cell->model;
-    pagedcl_dtype dtype = s->cell->kind == BENCH_KIND_WRITE ? bench_cell_q_dtype(s->cell) : s->cell->dtype;
+    pagedcl_dtype dtype = rows_dtype(s->cell);
     int64_t heads = s->batch.total_tokens * m->num_kv_heads;
     int bits = bench_value_bits(s->cell->dtype);
     s->k_bytes = (uint64_t)(heads * m->head_dim) * pagedcl_dtype_size(dtype);
@@ -247,7 +254,7 @@ static bool prepare(cache_subject *s, bench_subject *subject, bench_error *error
     pagedcl_cache_desc pool = bench_pool_desc(cell, &s->batch);
     double columns = (double)m->num_kv_heads * (m->head_dim + (m->v_in_k ? 0 : m->head_dim_v));
     double in_pool = columns * (double)pagedcl_dtype_size(cell->dtype);
-    double outside = columns * (double)pagedcl_dtype_size(bench_cell_q_dtype(cell));
+    double outside = columns * (double)pagedcl_dtype_size(rows_dtype(cell));
     double tokens = (double)s->batch.total_tokens;
     subject->copies = true;
     subject->work = (bench_work){.enqueue = enqueue_write, .user = s};

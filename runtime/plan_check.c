@@ -76,11 +76,10 @@ pagedcl_status pcl_plan_check_decode(const pagedcl_attn *attn, const pagedcl_dec
     if (attn->desc.paths == PAGEDCL_PATH_VARLEN)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "the operator was made for varlen alone");
     if (batch->num_seqs < 0 || batch->seqlen_q < 1 || batch->seqlen_new < 0 || batch->num_splits < PAGEDCL_SPLITS_FAST)
-        return pcl_fail(
-            PAGEDCL_INVALID_ARGUMENT,
-            "num_seqs %d, seqlen_q %d, seqlen_new %d, num_splits %d: seqlen_q must be at least 1, "
-            "num_splits -1 (PAGEDCL_SPLITS_FAST), the others 0",
-            batch->num_seqs, batch->seqlen_q, batch->seqlen_new, batch->num_splits);
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                        "num_seqs %d, seqlen_q %d, seqlen_new %d, num_splits %d: seqlen_q must be at least 1, "
+                        "num_splits -1 (PAGEDCL_SPLITS_FAST), the others 0",
+                        batch->num_seqs, batch->seqlen_q, batch->seqlen_new, batch->num_splits);
     if (batch->share_prefix < PAGEDCL_SHARE_AUTO || batch->share_prefix > PAGEDCL_SHARE_ALL)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "share_prefix %d is not one of pagedcl_sharing",
                         (int)batch->share_prefix);

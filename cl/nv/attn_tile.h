@@ -56,14 +56,18 @@ typedef struct tile_memory {
     __local float *ends;   /* [TUNE_ROWS][2], maximum of all and what to divide by */
 } tile_memory;
 
-#define TILE_MEMORY(name)                                                                                              \
-    __local uint4 name##_ring[(RING_BYTES > RESULT_BYTES ? RING_BYTES : RESULT_BYTES) / 16];                           \
-    __local uint4 name##_q[Q_PARTS * TUNE_ROWS * K_PITCH / 8];                                                         \
-    __local ulong name##_rows[RING_ROWS];                                                                              \
-    __local float name##_sums[KEY_WARPS * TUNE_ROWS * 2];                                                              \
-    __local float name##_ends[TUNE_ROWS * 2];                                                                          \
-    tile_memory name = {(__local ushort *)name##_ring, (__local float *)name##_ring, (__local ushort *)name##_q,       \
-                        name##_rows, name##_sums, name##_ends}
+#define TILE_MEMORY(name)                                                                    \
+    __local uint4 name##_ring[(RING_BYTES > RESULT_BYTES ? RING_BYTES : RESULT_BYTES) / 16]; \
+    __local uint4 name##_q[Q_PARTS * TUNE_ROWS * K_PITCH / 8];                               \
+    __local ulong name##_rows[RING_ROWS];                                                    \
+    __local float name##_sums[KEY_WARPS * TUNE_ROWS * 2];                                    \
+    __local float name##_ends[TUNE_ROWS * 2];                                                \
+    tile_memory name = {(__local ushort *)name##_ring,                                       \
+                        (__local float *)name##_ring,                                        \
+                        (__local ushort *)name##_q,                                          \
+                        name##_rows,                                                         \
+                        name##_sums,                                                         \
+                        name##_ends}
 
 /* The part of a warp's results that a lane has: of each tile of 16 rows, rows lane / 4 and lane / 4 + 8. */
 typedef struct lane_rows {
@@ -196,8 +200,7 @@ static void tile_scores(const attn_problem *p, int warp_row, int first, float sc
             for (int e = 0; e < 4; e++) {
                 /* A row behind the last has no mask of its own; its result is not stored. */
                 int row = min(p->first_row + warp_row + t * 16 + lane / 4 + e / 2 * 8, p->num_rows - 1);
-                scores[t][n][e] =
-                    problem_score(p, row, first + n * 8 + lane % 4 * 2 + e % 2, scores[t][n][e] * scale);
+                scores[t][n][e] = problem_score(p, row, first + n * 8 + lane % 4 * 2 + e % 2, scores[t][n][e] * scale);
             }
 }
 

@@ -93,10 +93,10 @@ static ulong ring_find_row(const attn_problem *p, int begin, int first, int i) {
 
 /* The i-th piece of 16 bytes that a work-item copies of rows of so many: which key's, and its first element. Where that
    divides the work-group it is the same piece of every row, which saves registers. */
-#define PIECE_KEY(i, vectors)                                                                                          \
-    (TUNE_WG % (vectors) == 0 ? (int)get_local_id(0) / (vectors) + (i) * (TUNE_WG / (vectors))                         \
+#define PIECE_KEY(i, vectors)                                                                  \
+    (TUNE_WG % (vectors) == 0 ? (int)get_local_id(0) / (vectors) + (i) * (TUNE_WG / (vectors)) \
                               : ((int)get_local_id(0) + (i)*TUNE_WG) / (vectors))
-#define PIECE_ELEMENT(i, vectors)                                                                                      \
+#define PIECE_ELEMENT(i, vectors) \
     (TUNE_WG % (vectors) == 0 ? (int)get_local_id(0) % (vectors)*8 : ((int)get_local_id(0) + (i)*TUNE_WG) % (vectors)*8)
 
 /* Begins to load the tile whose first key is at position `first`: by asynchronous copies; new keys, and rows that are not

@@ -48,7 +48,10 @@ static void load_matrices_transposed(uint *to, uint address) {
 
 /* Begins to copy 16 bytes to local memory; zeros where not inside, and then nothing is read. Both aligned to 16. */
 static void copy_begin16(uint to, const __global void *from, bool inside) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" : : "r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+                 :
+                 : "r"(to), "l"(from), "r"(inside ? 16 : 0)
+                 : "memory");
 }
 
 /* The copies since the last call are one group. */
@@ -103,7 +106,8 @@ static void fence_device(void) {
 
 static bool any_lane(bool x) {
     uint any;
-    asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; vote.sync.any.pred q, p, " ALL_LANES "; selp.u32 %0, 1, 0, q; }"
+    asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %1, 0; vote.sync.any.pred q, p, " ALL_LANES
+                 "; selp.u32 %0, 1, 0, q; }"
                  : "=r"(any)
                  : "r"((uint)x));
     return any != 0;

@@ -98,25 +98,25 @@ __kernel void copy_memory(__global const vector *in, const ulong count, __global
 #endif
 
 /* Ten chains of multiply-adds that do not wait for each other: 20 * FMA_WIDTH operations a round and work-item. */
-#define DEFINE_MULTIPLY_ADD(name, type, multiply_add)                                                                \
-    __kernel void name(__global float *out, const int rounds, const float start) {                                   \
-        typedef WIDE(type, FMA_WIDTH) wide;                                                                          \
-        const wide x = (wide)(type)0.999f, y = (wide)(type)start;                                                    \
-        wide a = (wide)(type)get_global_id(0), b = a + y, c = b + y, d = c + y, e = d + y;                           \
-        wide f = e + y, g = f + y, h = g + y, i = h + y, j = i + y;                                                  \
-        for (int round = 0; round < rounds; round++) {                                                               \
-            a = multiply_add(a, x, y), b = multiply_add(b, x, y), c = multiply_add(c, x, y);                         \
-            d = multiply_add(d, x, y), e = multiply_add(e, x, y), f = multiply_add(f, x, y);                         \
-            g = multiply_add(g, x, y), h = multiply_add(h, x, y), i = multiply_add(i, x, y);                         \
-            j = multiply_add(j, x, y);                                                                               \
-        }                                                                                                            \
-        const wide sum = a + b + c + d + e + f + g + h + i + j;                                                      \
-        type single[FMA_WIDTH];                                                                                      \
-        WIDE(vstore, FMA_WIDTH)(sum, 0, single);                                                                     \
-        for (int k = 1; k < FMA_WIDTH; k++)                                                                          \
-            single[0] += single[k];                                                                                  \
-        if (single[0] == (type)1234.5f)                                                                              \
-            out[0] = 1;                                                                                              \
+#define DEFINE_MULTIPLY_ADD(name, type, multiply_add)                                        \
+    __kernel void name(__global float *out, const int rounds, const float start) {           \
+        typedef WIDE(type, FMA_WIDTH) wide;                                                  \
+        const wide x = (wide)(type)0.999f, y = (wide)(type)start;                            \
+        wide a = (wide)(type)get_global_id(0), b = a + y, c = b + y, d = c + y, e = d + y;   \
+        wide f = e + y, g = f + y, h = g + y, i = h + y, j = i + y;                          \
+        for (int round = 0; round < rounds; round++) {                                       \
+            a = multiply_add(a, x, y), b = multiply_add(b, x, y), c = multiply_add(c, x, y); \
+            d = multiply_add(d, x, y), e = multiply_add(e, x, y), f = multiply_add(f, x, y); \
+            g = multiply_add(g, x, y), h = multiply_add(h, x, y), i = multiply_add(i, x, y); \
+            j = multiply_add(j, x, y);                                                       \
+        }                                                                                    \
+        const wide sum = a + b + c + d + e + f + g + h + i + j;                              \
+        type single[FMA_WIDTH];                                                              \
+        WIDE(vstore, FMA_WIDTH)(sum, 0, single);                                             \
+        for (int k = 1; k < FMA_WIDTH; k++)                                                  \
+            single[0] += single[k];                                                          \
+        if (single[0] == (type)1234.5f)                                                      \
+            out[0] = 1;                                                                      \
     }
 
 DEFINE_MULTIPLY_ADD(multiply_add, float, MULTIPLY_ADD)

@@ -59,6 +59,8 @@ static pagedcl_status create_groups(pagedcl_blocks *blocks, const pagedcl_blocks
             group->block_size = desc->block_size;
         if (group->block_size > blocks->unit)
             blocks->unit = group->block_size;
+        if (i == 0 || group->block_size < blocks->smallest)
+            blocks->smallest = group->block_size;
         blocks->windowed |= group->window > 0;
     }
     for (int32_t i = 0; i < blocks->num_groups; i++)
@@ -193,13 +195,14 @@ void pagedcl_blocks_destroy(pagedcl_blocks *blocks) {
         return;
     for (int32_t i = 0; i < blocks->seq_capacity; i++) {
         free(blocks->seqs[i].table);
-        free(blocks->seqs[i].chain.tail);
-        pcl_keys_release(blocks->seqs[i].chain.keys);
+        free(blocks->chains[i].tail);
+        pcl_keys_release(blocks->chains[i].keys);
     }
     pcl_prefix_destroy(blocks);
     pcl_host_tier_destroy(blocks);
     pcl_step_free(&blocks->step);
-    free(blocks->seqs);
+    free(blocks->seqs_memory);
+    free(blocks->chains);
     free(blocks->groups);
     free(blocks->block);
     free(blocks->counted);

@@ -64,7 +64,8 @@ typedef struct pcl_sequence {
     uint8_t state;       /* a pcl_sequence_state */
     bool in_step;        /* the open step appended to it */
     bool swapped;        /* its entries are blocks of the host tier */
-    bool own_tail;       /* its partly filled last blocks are surely its alone: an append need not look at them */
+    int32_t room;        /* tokens that its last blocks have room for and surely nobody else reads: an append of so many
+                            looks at nothing but this line */
     int32_t next_free;   /* while free: the next index of the list that free_seq begins */
     uint64_t created;    /* counts up */
     uint64_t fence;      /* of the last commands that use its blocks */
@@ -72,8 +73,11 @@ typedef struct pcl_sequence {
     int64_t num_dropped; /* entries that are -1 because they are left of a window */
     int32_t *table;      /* stays with the entry when the sequence is freed, for the next one */
     int64_t capacity;    /* rows that the table has memory for */
-    pcl_chain chain;     /* how much of it the prefix tree knows */
 } pcl_sequence;
+
+/* A sequence is one line of a processor's cache: thousands are appended to in turn. */
+enum { PCL_LINE = 64 };
+_Static_assert(sizeof(pcl_sequence) == PCL_LINE || sizeof(void *) < 8, "a sequence fills its line");
 
 /* Appends of the open step, and the sources of their copies, which stay in use until it ends. */
 typedef struct pcl_step_append {
@@ -97,8 +101,9 @@ typedef struct pcl_step {
 struct pagedcl_blocks {
     int32_t block_size;
     int32_t num_groups;
-    int32_t unit;  /* tokens of a row: the largest block size */
-    int32_t width; /* entries of a row */
+    int32_t unit;     /* tokens of a row: the largest block size */
+    int32_t smallest; /* block size */
+    int32_t width;    /* entries of a row */
     bool wipe;
     bool windowed; /* some group has a window */
     int64_t watermark;
@@ -111,6 +116,8 @@ struct pagedcl_blocks {
     pagedcl_blocks_stats stats;
 
     pcl_sequence *seqs; /* by the index in a handle; entries are used again, with the next generation */
+    pcl_chain *chains;  /* likewise: how much of each the prefix tree knows */
+    void *seqs_memory;  /* in which seqs begins at a line */
     int32_t num_seqs;   /* entries that were ever used */
     int32_t seq_capacity;
     int32_t free_seq; /* the first entry to use again, -1: none */
@@ -157,6 +164,11 @@ pagedcl_status pcl_sequence_find_resident(const pagedcl_blocks *blocks, pagedcl_
 pagedcl_status pcl_sequence_find_settled(const pagedcl_blocks *blocks, pagedcl_seq seq, pcl_sequence **found);
 
 pagedcl_seq pcl_sequence_handle(const pagedcl_blocks *blocks, int32_t index);
+
+/* How much of the sequence the prefix tree knows. */
+static inline pcl_chain *pcl_sequence_chain(const pagedcl_blocks *blocks, const pcl_sequence *s) {
+    return &blocks->chains[s - blocks->seqs];
+}
 
 /* Makes sure of an entry for a new sequence with room for num_rows rows; its index. May move the sequences. */
 pagedcl_status pcl_sequence_reserve(pagedcl_blocks *blocks, int64_t num_rows, int32_t *index);

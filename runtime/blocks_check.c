@@ -26,7 +26,7 @@ static pagedcl_status check_table(const pagedcl_blocks *blocks, int32_t index, i
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
                         "broken: sequence %" PRId32 " has %" PRId64 " tokens, its table %" PRId64 " rows", index,
                         s->length, s->capacity);
-    int64_t num_dropped = 0;
+    int64_t num_dropped = 0, recorded = blocks->chains[index].recorded;
     for (int32_t g = 0; g < blocks->num_groups; g++) {
         const pcl_group *group = &blocks->groups[g];
         bool begun = false;
@@ -49,7 +49,7 @@ static pagedcl_status check_table(const pagedcl_blocks *blocks, int32_t index, i
             }
         }
     }
-    for (int32_t g = 0; g < blocks->num_groups && s->own_tail && !s->swapped; g++) {
+    for (int32_t g = 0; g < blocks->num_groups && s->room > 0 && !s->swapped; g++) {
         const pcl_group *group = &blocks->groups[g];
         if (s->length % group->block_size == 0)
             continue;
@@ -58,10 +58,14 @@ static pagedcl_status check_table(const pagedcl_blocks *blocks, int32_t index, i
             return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "broken: sequence %" PRId32 " shares its last block unawares",
                             index);
     }
-    if (s->chain.recorded < 0 || s->chain.recorded > s->length)
+    if (s->room != 0 && s->room != blocks->smallest - 1 - (s->length - 1) % blocks->smallest)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                        "broken: sequence %" PRId32 " has %" PRId64 " tokens, and room for %" PRId32, index, s->length,
+                        s->room);
+    if (recorded < 0 || recorded > s->length)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
                         "broken: sequence %" PRId32 " has %" PRId64 " tokens, of which %" PRId64 " are recorded", index,
-                        s->length, s->chain.recorded);
+                        s->length, recorded);
     return check_counter("num_dropped", s->num_dropped, num_dropped);
 }
 

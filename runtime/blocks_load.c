@@ -261,7 +261,7 @@ static pagedcl_status make_sequence(load *l, const loaded_seq *s, const pagedcl_
         pcl_keys_release(kept);
         return status;
     }
-    pcl_chain *chain = &l->blocks->seqs[(uint32_t)*made].chain;
+    pcl_chain *chain = &l->blocks->chains[(uint32_t)*made];
     pcl_keys_release(chain->keys);
     chain->keys = kept;
     PCL_TRY(pagedcl_blocks_append(l->blocks, *made, s->head.length - s->taken, NULL, NULL));

@@ -110,8 +110,8 @@ pagedcl_status pagedcl_blocks_prometheus(const pagedcl_blocks *blocks, char *tex
 static void print_sequence(writer *w, const pagedcl_blocks *blocks, int32_t index) {
     const pcl_sequence *s = &blocks->seqs[index];
     print(w, "sequence 0x%" PRIx64 ": %" PRId64 " tokens, %" PRId64 " recorded%s%s, fence %" PRIu64 "\n",
-          pcl_sequence_handle(blocks, index), s->length, s->chain.recorded, s->in_step ? ", in the open step" : "",
-          s->state == PCL_SEQ_ENDING ? ", ending" : "", s->fence);
+          pcl_sequence_handle(blocks, index), s->length, blocks->chains[index].recorded,
+          s->in_step ? ", in the open step" : "", s->state == PCL_SEQ_ENDING ? ", ending" : "", s->fence);
     for (int32_t g = 0; g < blocks->num_groups; g++) {
         print(w, "  group %" PRId32 ", %s:", g, s->swapped ? "host blocks" : "blocks");
         for (int64_t i = 0; i < pcl_blocks_for(&blocks->groups[g], s->length); i++)

@@ -121,9 +121,10 @@ static pagedcl_status add_key(void *user, const pagedcl_prefix_key *key) {
 static pagedcl_status save_sequence(save *s, pagedcl_seq handle, int32_t index) {
     pcl_sequence *from = NULL;
     PCL_TRY(pcl_sequence_find_settled(s->blocks, handle, &from));
-    pcl_file_seq seq = {.length = from->length, .num_keys = pcl_keys_count(from->chain.keys)};
+    const pcl_chain *chain = pcl_sequence_chain(s->blocks, from);
+    pcl_file_seq seq = {.length = from->length, .num_keys = pcl_keys_count(chain->keys)};
     /* Tokens that the tree lost cannot be told. */
-    seq.recorded = pcl_chain_is_known(s->blocks, &from->chain) ? from->chain.recorded : 0;
+    seq.recorded = pcl_chain_is_known(s->blocks, chain) ? chain->recorded : 0;
     find_parent(s->blocks, from, &seq);
     claim_blocks(s->blocks, from, index);
     PCL_TRY(add_to_manifest(s, &seq, sizeof seq));
@@ -136,8 +137,8 @@ static pagedcl_status save_sequence(save *s, pagedcl_seq handle, int32_t index) 
     if (tokens == NULL)
         return no_memory();
     if (seq.recorded > 0)
-        pcl_chain_tokens(s->blocks, &from->chain, tokens);
-    return pcl_keys_each(from->chain.keys, s->blocks->unit, add_key, s);
+        pcl_chain_tokens(s->blocks, chain, tokens);
+    return pcl_keys_each(chain->keys, s->blocks->unit, add_key, s);
 }
 
 static pagedcl_status write_file(save *s, const pagedcl_seq *seqs, int64_t num_seqs) {

@@ -89,7 +89,7 @@ static uint64_t child_hash(const pagedcl_blocks *blocks, int32_t parent, const i
 
 /* Lets the tree know the unit of these tokens. */
 static void record_unit(pagedcl_blocks *blocks, pcl_sequence *s, const int32_t *tokens, pagedcl_seq seq) {
-    pcl_chain *chain = &s->chain;
+    pcl_chain *chain = pcl_sequence_chain(blocks, s);
     int64_t unit = chain->recorded / blocks->unit - 1;
     const int32_t *row = s->table + unit * blocks->width;
     if (!lives(blocks, chain)) {
@@ -113,7 +113,7 @@ pagedcl_status pagedcl_prefix_record(pagedcl_blocks *blocks, pagedcl_seq seq, co
                                      int64_t num_tokens) {
     pcl_sequence *s = NULL;
     PCL_TRY(pcl_sequence_find_settled(blocks, seq, &s));
-    pcl_chain *chain = &s->chain;
+    pcl_chain *chain = pcl_sequence_chain(blocks, s);
     if (num_tokens < 0 || (tokens == NULL && num_tokens > 0))
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_tokens is %" PRId64 "%s", num_tokens,
                         num_tokens < 0 ? "; it is 0 or more" : ", but tokens is NULL");
@@ -312,13 +312,14 @@ pagedcl_status pagedcl_prefix_seq_create(pagedcl_blocks *blocks, const pagedcl_p
     pcl_sequence *s = pcl_sequence_take(blocks, index);
     hold(blocks, s, &m);
     pcl_sequence_set_length(blocks, s, m.num_tokens);
-    s->chain.keys = keys;
-    s->chain.recorded = m.num_tokens;
+    pcl_chain *chain = &blocks->chains[index];
+    chain->keys = keys;
+    chain->recorded = m.num_tokens;
     if (is_on(blocks)) {
-        go_to(blocks, &s->chain, m.node);
+        go_to(blocks, chain, m.node);
         if (m.partial != 0)
-            memcpy(s->chain.tail, pcl_node_tokens(blocks, m.partial),
-                   (size_t)(m.num_tokens % blocks->unit) * sizeof *s->chain.tail);
+            memcpy(chain->tail, pcl_node_tokens(blocks, m.partial),
+                   (size_t)(m.num_tokens % blocks->unit) * sizeof *chain->tail);
     }
     pagedcl_blocks_stats *stats = &blocks->stats;
     stats->lookups++;

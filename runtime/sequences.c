@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A handle is generation << 32 | index. Generations begin at 1, so no handle is 0. */
 pagedcl_seq pcl_sequence_handle(const pagedcl_blocks *blocks, int32_t index) {
@@ -46,21 +47,40 @@ pagedcl_status pcl_sequence_find_settled(const pagedcl_blocks *blocks, pagedcl_s
     return PAGEDCL_SUCCESS;
 }
 
+/* Moves the sequences into memory for `capacity` of them. */
+static bool move_seqs(pagedcl_blocks *blocks, size_t capacity) {
+    size_t seq_bytes, chain_bytes;
+    if (__builtin_mul_overflow(capacity + 1, sizeof *blocks->seqs, &seq_bytes) ||
+        __builtin_mul_overflow(capacity, sizeof *blocks->chains, &chain_bytes))
+        return false;
+    pcl_chain *chains = realloc(blocks->chains, chain_bytes);
+    if (chains == NULL)
+        return false;
+    blocks->chains = chains;
+    char *memory = malloc(seq_bytes);
+    if (memory == NULL)
+        return false;
+    pcl_sequence *seqs = (pcl_sequence *)(memory + (PCL_LINE - (uintptr_t)memory % PCL_LINE) % PCL_LINE);
+    if (blocks->seq_capacity > 0)
+        memcpy(seqs, blocks->seqs, (size_t)blocks->seq_capacity * sizeof *seqs);
+    free(blocks->seqs_memory);
+    blocks->seqs_memory = memory;
+    blocks->seqs = seqs;
+    return true;
+}
+
 /* Makes sure that there is an entry for one more sequence. May move the sequences. */
 static pagedcl_status reserve_entry(pagedcl_blocks *blocks) {
     if (blocks->free_seq >= 0 || blocks->num_seqs < blocks->seq_capacity)
         return PAGEDCL_SUCCESS;
-    size_t bytes;
-    pcl_sequence *seqs = NULL;
     int32_t capacity;
-    if (!__builtin_add_overflow(blocks->seq_capacity, blocks->seq_capacity / 2 + 16, &capacity) &&
-        !__builtin_mul_overflow((size_t)capacity, sizeof *seqs, &bytes))
-        seqs = realloc(blocks->seqs, bytes);
-    if (seqs == NULL)
+    if (__builtin_add_overflow(blocks->seq_capacity, blocks->seq_capacity / 2 + 16, &capacity) ||
+        !move_seqs(blocks, (size_t)capacity))
         return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no host memory for more than %" PRId32 " sequences", blocks->num_seqs);
-    for (int32_t i = blocks->seq_capacity; i < capacity; i++)
-        seqs[i] = (pcl_sequence){0};
-    blocks->seqs = seqs;
+    for (int32_t i = blocks->seq_capacity; i < capacity; i++) {
+        blocks->seqs[i] = (pcl_sequence){0};
+        blocks->chains[i] = (pcl_chain){0};
+    }
     blocks->seq_capacity = capacity;
     return PAGEDCL_SUCCESS;
 }
@@ -90,7 +110,7 @@ pagedcl_status pcl_sequence_reserve(pagedcl_blocks *blocks, int64_t num_rows, in
     PCL_TRY(reserve_entry(blocks));
     int32_t next = blocks->free_seq >= 0 ? blocks->free_seq : blocks->num_seqs;
     PCL_TRY(reserve_table(blocks, &blocks->seqs[next], num_rows));
-    PCL_TRY(pcl_chain_reserve(blocks, &blocks->seqs[next].chain));
+    PCL_TRY(pcl_chain_reserve(blocks, &blocks->chains[next]));
     *index = next;
     return PAGEDCL_SUCCESS;
 }
@@ -105,9 +125,8 @@ pcl_sequence *pcl_sequence_take(pagedcl_blocks *blocks, int32_t index) {
                         .state = PCL_SEQ_LIVE,
                         .created = ++blocks->num_created,
                         .table = s->table,
-                        .capacity = s->capacity,
-                        .chain = s->chain};
-    pcl_chain_reset(&s->chain);
+                        .capacity = s->capacity};
+    pcl_chain_reset(&blocks->chains[index]);
     blocks->stats.num_seqs++;
     return s;
 }
@@ -139,16 +158,17 @@ void pcl_sequence_shorten(pagedcl_blocks *blocks, pcl_sequence *s, int64_t num_t
                     release_entry(blocks, s, row * blocks->width + group->column + j);
             }
         }
-    s->own_tail = false;
+    s->room = 0;
     pcl_sequence_set_length(blocks, s, num_tokens);
-    pcl_chain_shorten(blocks, &s->chain, num_tokens);
+    pcl_chain_shorten(blocks, pcl_sequence_chain(blocks, s), num_tokens);
 }
 
 void pcl_sequence_end(pagedcl_blocks *blocks, pcl_sequence *s) {
+    pcl_chain *chain = pcl_sequence_chain(blocks, s);
     pcl_sequence_shorten(blocks, s, 0);
     blocks->stats.num_swapped -= s->swapped;
-    pcl_keys_release(s->chain.keys);
-    s->chain.keys = NULL;
+    pcl_keys_release(chain->keys);
+    chain->keys = NULL;
     s->state = PCL_SEQ_FREE;
     /* An entry whose generations are spent is never used again, so that no handle comes twice. */
     if (s->generation < UINT32_MAX) {
@@ -213,7 +233,7 @@ pagedcl_status pagedcl_blocks_share(pagedcl_blocks *blocks, pagedcl_seq parent, 
 
     pcl_sequence *made = pcl_sequence_take(blocks, index);
     from = &blocks->seqs[(uint32_t)parent]; /* reserving may have moved it */
-    from->own_tail = false;
+    from->room = 0;
     for (int32_t g = 0; g < blocks->num_groups; g++) {
         const pcl_group *group = &blocks->groups[g];
         for (int64_t i = pcl_blocks_for(group, num_tokens); i-- > 0;) {
@@ -226,7 +246,7 @@ pagedcl_status pagedcl_blocks_share(pagedcl_blocks *blocks, pagedcl_seq parent, 
         }
     }
     pcl_sequence_set_length(blocks, made, num_tokens);
-    pcl_chain_inherit(blocks, &made->chain, &from->chain, num_tokens);
+    pcl_chain_inherit(blocks, pcl_sequence_chain(blocks, made), pcl_sequence_chain(blocks, from), num_tokens);
     *seq = pcl_sequence_handle(blocks, index);
     return PAGEDCL_SUCCESS;
 }
@@ -269,7 +289,7 @@ static pagedcl_status measure_append(const pagedcl_blocks *blocks, const pcl_seq
         const pcl_group *group = &blocks->groups[g];
         int64_t held = pcl_blocks_for(group, growth->length);
         int64_t needed = held - pcl_blocks_for(group, s->length);
-        int64_t entry = num_tokens > 0 && !s->own_tail ? partial_entry(blocks, group, s->length) : -1;
+        int64_t entry = num_tokens > 0 && s->room == 0 ? partial_entry(blocks, group, s->length) : -1;
         int copies = entry >= 0 && must_copy(blocks, s->table[entry]);
         growth->num_copies += copies;
         if (__builtin_add_overflow(growth->num_needed, needed + copies, &growth->num_needed) ||
@@ -323,36 +343,53 @@ static size_t copy_on_write(pagedcl_blocks *blocks, pcl_sequence *s, pagedcl_blo
     return num_copies;
 }
 
-pagedcl_status pagedcl_blocks_append(pagedcl_blocks *blocks, pagedcl_seq seq, int64_t num_tokens,
-                                     pagedcl_block_copy *copies, size_t *num_copies) {
-    pcl_sequence *s = NULL;
-    struct growth growth;
-    PCL_TRY(pcl_sequence_find_resident(blocks, seq, &s));
-    PCL_TRY(measure_append(blocks, s, num_tokens, &growth));
-    if (growth.num_copies > 0 && (copies == NULL || num_copies == NULL))
+/* Measures an append that does not fit the room of the last blocks, and makes sure of all that it takes. */
+static pagedcl_status prepare_growth(pagedcl_blocks *blocks, pcl_sequence *s, int64_t num_tokens, bool has_copies,
+                                     struct growth *growth) {
+    PCL_TRY(measure_append(blocks, s, num_tokens, growth));
+    if (growth->num_copies > 0 && !has_copies)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                        "the append needs %" PRId64 " copies of shared blocks, but %s is NULL", growth.num_copies,
-                        copies == NULL ? "copies" : "num_copies");
-    pagedcl_status status = check_room(blocks, num_tokens, &growth, 0);
+                        "the append needs %" PRId64 " copies of shared blocks, but copies or num_copies is NULL",
+                        growth->num_copies);
+    pagedcl_status status = check_room(blocks, num_tokens, growth, 0);
     if (status != PAGEDCL_SUCCESS) {
         blocks->stats.out_of_blocks += status == PAGEDCL_OUT_OF_BLOCKS;
         return status;
     }
-    PCL_TRY(reserve_table(blocks, s, pcl_rows_for(blocks, growth.length)));
+    return reserve_table(blocks, s, pcl_rows_for(blocks, growth->length));
+}
+
+/* Takes the blocks behind those of the sequence. */
+static void take_blocks(pagedcl_blocks *blocks, pcl_sequence *s, int64_t length) {
+    /* Group by group, so that one group's new blocks are often adjacent in memory. */
+    for (int32_t g = 0; g < blocks->num_groups; g++) {
+        const pcl_group *group = &blocks->groups[g];
+        int64_t end = pcl_blocks_for(group, length);
+        for (int64_t i = pcl_blocks_for(group, s->length); i < end; i++)
+            s->table[pcl_entry(blocks, group, i)] = pcl_block_take(blocks);
+    }
+}
+
+pagedcl_status pagedcl_blocks_append(pagedcl_blocks *blocks, pagedcl_seq seq, int64_t num_tokens,
+                                     pagedcl_block_copy *copies, size_t *num_copies) {
+    pcl_sequence *s = NULL;
+    struct growth growth = {0};
+    PCL_TRY(pcl_sequence_find_resident(blocks, seq, &s));
+    bool fits = num_tokens > 0 && num_tokens <= s->room;
+    if (!fits)
+        PCL_TRY(prepare_growth(blocks, s, num_tokens, copies != NULL && num_copies != NULL, &growth));
     if (blocks->step.open)
         PCL_TRY(pcl_step_reserve(blocks, growth.num_copies));
 
     int64_t before = s->length;
     size_t named = growth.num_copies > 0 ? copy_on_write(blocks, s, copies) : 0;
-    /* Group by group, so that one group's new blocks are often adjacent in memory. */
-    for (int32_t g = 0; g < blocks->num_groups && growth.num_needed > growth.num_copies; g++) {
-        const pcl_group *group = &blocks->groups[g];
-        int64_t end = pcl_blocks_for(group, growth.length);
-        for (int64_t i = pcl_blocks_for(group, before); i < end; i++)
-            s->table[pcl_entry(blocks, group, i)] = pcl_block_take(blocks);
-    }
-    pcl_sequence_set_length(blocks, s, growth.length);
-    s->own_tail |= num_tokens > 0;
+    if (growth.num_needed > growth.num_copies)
+        take_blocks(blocks, s, growth.length);
+    pcl_sequence_set_length(blocks, s, before + num_tokens);
+    if (fits)
+        s->room -= (int32_t)num_tokens;
+    else if (num_tokens > 0)
+        s->room = (int32_t)(blocks->smallest - 1 - (s->length - 1) % blocks->smallest);
     if (blocks->step.open) {
         s->in_step = true;
         blocks->step.appends[blocks->step.num_appends++] =

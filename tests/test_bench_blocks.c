@@ -20,7 +20,7 @@ Test(bench_blocks, measures_a_pool_of_any_size) {
         const char *blocks, *sequences;
         int num_sequences, admitted;
     } rows[] = {{"--blocks=43", NULL, 1, 336}, {"--blocks=4300", "--sequences=100", 100, 34400}};
-    static const char *const costs[] = {"append_ns", "record_ns", "fork_ns", "release_ns", "miss_ns"};
+    static const char *const costs[] = {"append_ns", "first_ns", "record_ns", "fork_ns", "release_ns", "miss_ns"};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         tool_run run = RUN("--json", rows[i].blocks, rows[i].sequences);
         cr_assert_eq(run.exit_status, 0, "%s", run.err);
@@ -42,6 +42,7 @@ Test(bench_blocks, refuses_bad_options) {
     expect_refused(RUN("--blocks=9999999999999"), "--blocks is");
     expect_refused(RUN("--sequences=x"), "--sequences is \"x\"");
     expect_refused(RUN("--sequences=4"), "--sequences goes with --blocks");
+    expect_refused(RUN("--blocks=4300", "--check"), "--check compares the standard sizes");
     expect_refused(RUN("--blocks=42", "--sequences=1"), "1 sequences take up to 43 blocks; the pool has 42");
     expect_refused(RUN("fast"), "takes no argument, and \"fast\" is one");
     expect_refused(RUN("--fast"), "unrecognized option");

@@ -234,6 +234,11 @@ Test(blocks, check_finds_damage) {
     first->length = 4 * first->capacity + 1;
     cr_assert_eq(pagedcl_blocks_check(blocks), PAGEDCL_INVALID_ARGUMENT);
     first->length = 10;
+    for (int32_t room = -1; room <= 4; room++) {
+        first->room = room;
+        cr_assert_eq(pagedcl_blocks_check(blocks), room == 0 || room == 2 ? PAGEDCL_SUCCESS : PAGEDCL_INVALID_ARGUMENT);
+    }
+    first->room = 0;
 
     /* A free block twice in the stack, or in another list. */
     cr_assert_eq(pagedcl_blocks_truncate(blocks, a, 8), PAGEDCL_SUCCESS);

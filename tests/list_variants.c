@@ -7,6 +7,7 @@
 #include "device.h"
 #include "layers.h"
 #include "nv_probe.h"
+#include "rig.h"
 #include "status.h"
 
 #include <pagedcl/attn.h>
@@ -265,6 +266,23 @@ static void list_engine(void) {
     layers_destroy(&own);
 }
 
+/* The kernels of `pagedcl bench`. */
+static void list_bench(void) {
+    bench_rig rig = {.device = &device, .is_cpu = device.info.kind == PAGEDCL_DEVICE_CPU};
+    bench_error error;
+    cl_program program;
+    bool listed = true;
+    for (rig.fma_width = 4; listed && rig.fma_width <= (rig.is_cpu ? 16 : 4); rig.fma_width *= 2)
+        listed = bench_build(&rig, false, &program, &error);
+    rig.fma_width = 4;
+    if (listed && device.nv_capability > 0)
+        listed = bench_build(&rig, true, &program, &error);
+    if (!listed) {
+        fprintf(stderr, "list_variants: %s\n", error.text);
+        exit(1);
+    }
+}
+
 int main(int argc, char **argv) {
     bool all = argc > 1 && strcmp(argv[1], "--all") == 0;
     if (argc != 3 + all) {
@@ -302,6 +320,7 @@ int main(int argc, char **argv) {
     device.nv_capability = target->nv_capability;
     list_operators(all);
     list_engine();
+    list_bench();
     if (target->nv_capability > 0)
         list_probe();
     return 0;

@@ -9,6 +9,7 @@
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <jansson.h>
+#include <pagedcl/version.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,6 +106,9 @@ Test(bench, measures_every_kind) {
     json_t *document = load_document();
     const json_t *context = json_object_get(document, "context"), *roofs = json_object_get(context, "roofs");
     cr_expect_str_eq(text_of(context, "schema"), "pagedcl-bench-1");
+    cr_expect_eq(number_of(context, "contract"), PAGEDCL_CONTRACT_VERSION);
+    cr_expect_str_eq(text_of(context, "host_name"), text_of(json_object_get(context, "device"), "name"),
+                     "a run that is shown to others names no host");
     text_of(context, "version");
     text_of(context, "commit");
     text_of(json_object_get(context, "device"), "name");
@@ -135,6 +139,7 @@ Test(bench, measures_every_feature_and_dtype) {
         {"--softcap=2", "--dtype=bfloat16", "decode/14x2x80-softcap2/bfloat16/ragged3x17"},
         {"--sinks", "--dtype=float8_e4m3", "decode/14x2x80-sinks/float8_e4m3/ragged3x17"},
         {"--head-dim-v=64", "--v-in-k", "decode/14x2x80x64-latent/float16/ragged3x17"},
+        {"--dtype=int4", "--sinks", "decode/14x2x80-sinks/int4/ragged3x17"},
         {"--dtype=int8", "--sequential", "decode/14x2x80/int8/ragged3x17/sequential"},
         {"--block-size=8", "--warm", "decode/14x2x80/float16/ragged3x17/block8/warm"},
     };
@@ -188,12 +193,13 @@ static void plant_faults(const char *part, bool in_copies) {
     closedir(kernels);
 }
 
-static void expect_failures(const char *kind, const char *reason) {
+static void expect_failures(const char *kind, const char *dtype, const char *reason) {
     char kinds[64], variable[600];
     snprintf(kinds, sizeof kinds, "--kind=%s", kind);
     snprintf(variable, sizeof variable, "PAGEDCL_KERNEL_DIR=%s", folder);
-    tool_run run = tool_run_with((const char *const[]){"bench", kinds, TINY, "--no-baseline", "--json", path, NULL},
-                                 (const char *const[]){variable, NULL});
+    tool_run run =
+        tool_run_with((const char *const[]){"bench", kinds, dtype, TINY, "--no-baseline", "--json", path, NULL},
+                      (const char *const[]){variable, NULL});
     expect_exit(&run, 1);
     expect_text(run.out, "FAIL  wrong result: ");
     expect_text(run.out, reason);
@@ -212,13 +218,15 @@ static void expect_failures(const char *kind, const char *reason) {
 
 Test(bench, a_wrong_result_is_shown_and_not_timed) {
     plant_faults("", false);
-    expect_failures("merge", "the LSE of row 0");
-    expect_failures("decode", "lse[0,0]");
+    expect_failures("merge", "--dtype=float16", "the LSE of row 0");
+    expect_failures("decode", "--dtype=float16", "lse[0,0]");
 }
 
 Test(bench, a_wrong_copy_is_shown_and_not_timed) {
     plant_faults("", true);
-    expect_failures("write,gather,copy", "K of token ");
+    expect_failures("write,gather,copy", "--dtype=float16", "K of token ");
+    /* A write of int4 is by every fourth work-item. */
+    expect_failures("gather,copy", "--dtype=int4", "K of token ");
 }
 
 /* All times of the stored run, times a factor. */
@@ -292,11 +300,26 @@ Test(bench, what_cannot_be_done_is_skipped) {
     tool_run_free(&run);
 }
 
-Test(bench, gathers_from_quantised_pools) {
-    tool_run run = RUN(TINY, "--kind=gather", "--dtype=int8");
+/* With rows of int4 that end within a byte and within the elements of a scale. */
+Test(bench, moves_quantised_pools) {
+    static const char *const dtypes[] = {"--dtype=int8", "--dtype=float8_e5m2", "--dtype=int4"};
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        tool_run run = RUN(TINY, "--kind=write,gather,copy", dtypes[i], "--head-dim=81", "--head-dim-v=33");
+        expect_exit(&run, 0);
+        expect_text(run.out, "3 measured, 0 failed");
+        tool_run_free(&run);
+    }
+}
+
+/* Two rows of 80 elements a token, of 40 bytes with three scales of two bytes. */
+Test(bench, counts_the_bytes_of_int4) {
+    tool_run run = RUN(TINY, "--kind=gather,copy", "--dtype=int4", "--json", path);
     expect_exit(&run, 0);
-    expect_text(run.out, "1 measured, 0 failed");
     tool_run_free(&run);
+    json_t *document = load_document();
+    cr_expect_eq(number_of(row_of(document, 0), "bytes"), 19 * 2 * 2 * (40 + 6 + 80 * 4));
+    cr_expect_eq(number_of(row_of(document, 1), "bytes"), 4 * 16 * 2 * 2 * (40 + 6) * 2);
+    json_decref(document);
 }
 
 Test(bench, lists_the_cells_that_match) {
@@ -305,6 +328,16 @@ Test(bench, lists_the_cells_that_match) {
     cr_expect_eq(tool_lines(run.out), 2, "%s", run.out);
     expect_text(run.out, "write/");
     tool_run_free(&run);
+    int lines[3];
+    static const char *const sets[] = {"--set=cpu", "--set=gpu", "--set=all"};
+    for (size_t i = 0; i < 3; i++) {
+        run = RUN("--list", sets[i]);
+        expect_exit(&run, 0);
+        lines[i] = tool_lines(run.out);
+        tool_run_free(&run);
+    }
+    cr_expect(lines[0] > 20 && lines[1] > 20 && lines[2] > lines[1] && lines[2] <= lines[0] + lines[1],
+              "%d, %d and %d cells", lines[0], lines[1], lines[2]);
 }
 
 static void expect_refused(tool_run run, const char *reason) {
@@ -326,6 +359,7 @@ Test(bench, wrong_use_is_refused) {
     expect_refused(RUN("--kind=fly"), "--kind is \"fly\"; it must be decode");
     expect_refused(RUN("--kind=decode,"), "--kind is");
     expect_refused(RUN("--tier=none"), "--tier is \"none\"");
+    expect_refused(RUN("--set=none"), "--set is \"none\"");
     expect_refused(RUN("--dtype=float64"), "--dtype is \"float64\"");
     expect_refused(RUN("--batch=0"), "--batch is \"0\"; it must be a whole number from 1 to");
     expect_refused(RUN("--head-dim=577"), "--head-dim is \"577\"");

@@ -34,6 +34,7 @@ typedef struct arguments {
     bool quick;
     bool list;
     bool verbose;
+    const char *set; /* NULL: the device's */
     const char *json;
     const char *check;
     regex_t filter;
@@ -49,6 +50,7 @@ typedef struct arguments {
 
 enum {
     KEY_QUICK = 256,
+    KEY_SET,
     KEY_LIST,
     KEY_CHECK,
     KEY_TIME,
@@ -80,6 +82,7 @@ static const struct argp_option options[] = {
     {"verbose", 'v', NULL, 0, "Say what the library logs", 1},
     {NULL, 0, NULL, 0, "What is measured:", 2},
     {"quick", KEY_QUICK, NULL, 0, "A small part of the standard set, measured for a short time", 2},
+    {"set", KEY_SET, "SET", 0, "The standard set of other devices: cpu, gpu, or all (that of the device's kind)", 2},
     {"filter", 'f', "REGEX", 0, "Only cells whose names match", 2},
     {"list", KEY_LIST, NULL, 0, "Print the names of the cells, and measure nothing", 2},
     {"time", KEY_TIME, "SECONDS", 0, "Time to spend on a cell (1; quick: 0.3)", 2},
@@ -87,8 +90,8 @@ static const struct argp_option options[] = {
     {"sequential", KEY_SEQUENTIAL, NULL, 0, "Blocks one behind the other instead of shuffled", 2},
     {"warm", KEY_WARM, NULL, 0, "Runs follow each other instead of flushing the caches before each", 2},
     {"block-size", KEY_BLOCK_SIZE, "N", 0, "Tokens that a block holds (16)", 2},
-    {"dtype", KEY_DTYPE, "DTYPE", 0, "Elements of the pool: float32, float16, bfloat16, int8, float8_e4m3, float8_e5m2",
-     2},
+    {"dtype", KEY_DTYPE, "DTYPE", 0,
+     "Elements of the pool: float32, float16, bfloat16, int8, float8_e4m3, float8_e5m2, int4", 2},
     {NULL, 0, NULL, 0, "A cell of one's own, instead of the standard set; what is not given is Llama-3-8B's:", 3},
     {"kind", KEY_KIND, "KIND[,KIND...]", 0,
      "decode, prefill, step, write, gather, copy, merge, or several with commas (decode)", 3},
@@ -143,12 +146,12 @@ static error_t parse_number(const char *option, const char *value, double max, d
 }
 
 static error_t parse_dtype(const char *value, pagedcl_dtype *dtype) {
-    for (int i = PAGEDCL_FLOAT32; i <= PAGEDCL_FLOAT8_E5M2; i++)
+    for (int i = PAGEDCL_FLOAT32; i <= PAGEDCL_INT4; i++)
         if (strcmp(value, pagedcl_dtype_name((pagedcl_dtype)i)) == 0) {
             *dtype = (pagedcl_dtype)i;
             return 0;
         }
-    return bad_value("dtype", value, "float32, float16, bfloat16, int8, float8_e4m3 or float8_e5m2");
+    return bad_value("dtype", value, "float32, float16, bfloat16, int8, float8_e4m3, float8_e5m2 or int4");
 }
 
 static error_t parse_kinds(const char *value, unsigned *kinds) {
@@ -243,6 +246,11 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
     case KEY_QUICK:
         a->quick = true;
         return 0;
+    case KEY_SET:
+        a->set = value;
+        if (strcmp(value, "cpu") == 0 || strcmp(value, "gpu") == 0 || strcmp(value, "all") == 0)
+            return 0;
+        return bad_value("set", value, "cpu, gpu or all");
     case 'f':
         return parse_filter(value, a);
     case KEY_LIST:
@@ -348,10 +356,18 @@ static int32_t make_own_cells(const own_cell *own, bench_cell *cells) {
     return count;
 }
 
+/* The standard set that is wanted; its number of cells. */
+static int32_t take_set(const arguments *a, bool is_cpu, bench_cell *cells) {
+    bool all = a->set != NULL && strcmp(a->set, "all") == 0;
+    if (a->set != NULL)
+        is_cpu = strcmp(a->set, "cpu") == 0;
+    int32_t count = bench_standard_set(is_cpu, a->quick, cells, MAX_CELLS);
+    return all ? count + bench_standard_set(true, a->quick, cells + count, MAX_CELLS - count) : count;
+}
+
 /* The cells to measure, or -1 after a message. */
 static int32_t choose_cells(const arguments *a, bool is_cpu, bench_cell *cells) {
-    int32_t count =
-        a->own.wanted ? make_own_cells(&a->own, cells) : bench_standard_set(is_cpu, a->quick, cells, MAX_CELLS);
+    int32_t count = a->own.wanted ? make_own_cells(&a->own, cells) : take_set(a, is_cpu, cells);
     if (count < 0)
         return -1;
     int32_t kept = 0;

@@ -9,6 +9,9 @@
 #define PAGEDCL_VERSION_PATCH 0
 #define PAGEDCL_VERSION_STRING "0.1.0"
 
+/* Of what attn.h and cache.h promise of results. Another one: measurements are of something else. */
+#define PAGEDCL_CONTRACT_VERSION 1
+
 #ifdef __cplusplus
 extern "C" {
 #endif

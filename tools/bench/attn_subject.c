@@ -231,9 +231,10 @@ static double baseline_bytes(const attn_subject *s) {
         double own = (double)s->queries.seqlens[i] * s->batch.seqlens[i] * m->num_heads * sizeof(float);
         scores = own > scores ? own : scores;
     }
-    double keys = (double)s->batch.total_tokens * m->num_kv_heads * m->head_dim * 2;
+    double keys = (double)s->batch.total_tokens * m->num_kv_heads * 2;
     double rows = (double)s->queries.total_rows * m->num_heads * m->head_dim * 2;
-    return scores + keys * (double)(sizeof(float) + pagedcl_dtype_size(s->cell->dtype)) + rows * sizeof(float);
+    return scores + keys * (double)((int64_t)m->head_dim * 4 + bench_pool_row_bytes(s->cell->dtype, m->head_dim)) +
+           rows * sizeof(float);
 }
 
 /* Whether there is one; if not, the subject says why. */
@@ -267,12 +268,13 @@ static void count_costs(const attn_subject *s, bench_subject *subject) {
         keys += end - oldest;
     }
     double kv_columns = m->head_dim + (m->v_in_k ? 0 : m->head_dim_v), columns = m->head_dim + m->head_dim_v;
+    double kv_bytes = (double)(bench_pool_row_bytes(cell->dtype, m->head_dim) +
+                               (m->v_in_k ? 0 : bench_pool_row_bytes(cell->dtype, m->head_dim_v)));
     double q_size = (double)pagedcl_dtype_size(bench_cell_q_dtype(cell));
-    double kv_size = (double)pagedcl_dtype_size(cell->dtype);
     double rows = (double)s->queries.total_rows * m->num_heads;
     double news = (double)num_new(cell) * s->batch.num_seqs * m->num_kv_heads;
     /* A new token is read as k_new and written; the attention that reads it has it at hand. */
-    double bytes = keys * m->num_kv_heads * kv_columns * kv_size + rows * columns * q_size + news * kv_columns * q_size;
+    double bytes = keys * m->num_kv_heads * kv_bytes + rows * columns * q_size + news * kv_columns * q_size;
     subject->bytes = cell->layers * bytes;
     subject->operations = cell->layers * 2 * m->num_heads * pairs * columns;
 }

@@ -94,10 +94,16 @@ int bench_value_bits(pagedcl_dtype dtype) {
     case PAGEDCL_FLOAT8_E4M3:
         return 4;
     case PAGEDCL_FLOAT8_E5M2:
+    case PAGEDCL_INT4:
         return 3;
     default:
         return 8;
     }
+}
+
+int64_t bench_pool_row_bytes(pagedcl_dtype dtype, int32_t columns) {
+    int64_t width = columns;
+    return dtype == PAGEDCL_INT4 ? (width + 1) / 2 + (width + 31) / 32 * 2 : width * (int64_t)pagedcl_dtype_size(dtype);
 }
 
 pagedcl_cache_desc bench_pool_desc(const bench_cell *cell, const bench_batch *batch) {

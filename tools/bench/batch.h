@@ -34,6 +34,9 @@ int64_t bench_batch_slot(const bench_batch *batch, const bench_cell *cell, int32
 /* Binary digits of the pool's values, so that its dtype holds them exactly. */
 int bench_value_bits(pagedcl_dtype dtype);
 
+/* Bytes that a row of the pool takes with its scales. */
+int64_t bench_pool_row_bytes(pagedcl_dtype dtype, int32_t columns);
+
 /* What the pool of a cell is like. */
 pagedcl_cache_desc bench_pool_desc(const bench_cell *cell, const bench_batch *batch);
 

@@ -2,12 +2,15 @@
 /* Write, gather, and copies of blocks. */
 #include "subject.h"
 
+#include "float16.h"
 #include "value.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { MAX_HEAD_DIM = 576 }; /* of a cell */
 
 typedef struct cache_subject {
     const bench_rig *rig;
@@ -25,7 +28,7 @@ typedef struct cache_subject {
 static pagedcl_dtype rows_dtype(const bench_cell *cell) {
     if (cell->kind == BENCH_KIND_WRITE)
         return bench_cell_q_dtype(cell);
-    return pagedcl_dtype_size(cell->dtype) == 1 ? PAGEDCL_FLOAT32 : cell->dtype;
+    return bench_cell_is_quantized(cell) ? PAGEDCL_FLOAT32 : cell->dtype;
 }
 
 static bool enqueue_write(void *user, cl_event *event, bench_error *error) {
@@ -67,18 +70,45 @@ static bool check_row(const cache_subject *s, const char *what, const void *got,
     return true;
 }
 
+/* A row of a block: from which element on, and of which dtype. Of int4 it is put together in `values`. */
+static const void *block_row(const cache_subject *s, const void *block, int64_t row, int32_t columns, float *values,
+                             int64_t *first, pagedcl_dtype *dtype) {
+    *dtype = s->cell->dtype;
+    *first = row * columns;
+    if (*dtype != PAGEDCL_INT4)
+        return block;
+    const unsigned char *bytes = block;
+    int64_t rows = (int64_t)s->cell->block_size * s->cell->model.num_kv_heads, row_bytes = (columns + 1) / 2;
+    int64_t scales = (rows * row_bytes + 3) / 4 * 4 + row * ((columns + 31) / 32) * 2;
+    for (int32_t d = 0; d < columns; d++) {
+        uint16_t scale;
+        memcpy(&scale, bytes + scales + d / 32 * 2, sizeof scale);
+        int code = bytes[row * row_bytes + d / 2] >> (d % 2 * 4) & 15;
+        values[d] = (float)(code < 8 ? code : code - 16) * float16_to_float(scale);
+    }
+    *dtype = PAGEDCL_FLOAT32;
+    *first = 0;
+    return values;
+}
+
 /* What a pool's block holds of a sequence, from one of its positions on. */
 static bool check_block(const cache_subject *s, const void *k, const void *v, int32_t seq, int32_t position,
                         bench_check *result, bench_error *error) {
     const bench_model *m = &s->cell->model;
-    pagedcl_dtype dtype = s->cell->dtype;
+    float values[MAX_HEAD_DIM];
+    pagedcl_dtype dtype;
+    int64_t first;
     for (int32_t t = 0; t < s->cell->block_size && position + t < s->batch.seqlens[seq]; t++) {
         int64_t token = s->batch.first_tokens[seq] + position + t;
         for (int32_t h = 0; h < m->num_kv_heads; h++) {
             int64_t row = (int64_t)t * m->num_kv_heads + h;
-            if (!check_row(s, "K", k, row * m->head_dim, dtype, BENCH_SEED_K, token, h, m->head_dim, error) ||
-                (!m->v_in_k &&
-                 !check_row(s, "V", v, row * m->head_dim_v, dtype, BENCH_SEED_V, token, h, m->head_dim_v, error)))
+            const void *at = block_row(s, k, row, m->head_dim, values, &first, &dtype);
+            if (!check_row(s, "K", at, first, dtype, BENCH_SEED_K, token, h, m->head_dim, error))
+                return false;
+            if (m->v_in_k)
+                continue;
+            at = block_row(s, v, row, m->head_dim_v, values, &first, &dtype);
+            if (!check_row(s, "V", at, first, dtype, BENCH_SEED_V, token, h, m->head_dim_v, error))
                 return false;
         }
         result->rows++;
@@ -253,7 +283,8 @@ static bool prepare(cache_subject *s, bench_subject *subject, bench_error *error
         return false;
     pagedcl_cache_desc pool = bench_pool_desc(cell, &s->batch);
     double columns = (double)m->num_kv_heads * (m->head_dim + (m->v_in_k ? 0 : m->head_dim_v));
-    double in_pool = columns * (double)pagedcl_dtype_size(cell->dtype);
+    double in_pool = m->num_kv_heads * (double)(bench_pool_row_bytes(cell->dtype, m->head_dim) +
+                                                (m->v_in_k ? 0 : bench_pool_row_bytes(cell->dtype, m->head_dim_v)));
     double outside = columns * (double)pagedcl_dtype_size(rows_dtype(cell));
     double tokens = (double)s->batch.total_tokens;
     subject->copies = true;

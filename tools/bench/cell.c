@@ -35,15 +35,23 @@ static const struct entry {
     int32_t batch, context, layers;
     unsigned flags;
 } entries[] = {
+    {"llama3-8b", BENCH_KIND_DECODE, F16, 1, 512, 1, GPU},
+    {"llama3-8b", BENCH_KIND_DECODE, F16, 1, 2048, 1, GPU},
     {"llama3-8b", BENCH_KIND_DECODE, F16, 1, 8192, 1, GPU | GPU_QUICK | BASELINE},
     {"llama3-8b", BENCH_KIND_DECODE, F16, 1, 8192, 1, GPU | GPU_QUICK | WARM},
+    {"llama3-8b", BENCH_KIND_DECODE, F16, 1, 32768, 1, GPU},
     {"llama3-8b", BENCH_KIND_DECODE, F16, 1, 131072, 1, GPU | GPU_QUICK | BASELINE},
+    {"llama3-8b", BENCH_KIND_DECODE, F16, 4, 8192, 1, GPU},
     {"llama3-8b", BENCH_KIND_DECODE, F16, 16, 8192, 1, GPU | GPU_QUICK | BASELINE},
     {"llama3-8b", BENCH_KIND_DECODE, F16, 64, 8192, 1, GPU | GPU_QUICK},
     {"llama3-8b", BENCH_KIND_DECODE, F16, 256, 2048, 1, GPU | GPU_QUICK},
     {"llama3-8b", BENCH_KIND_DECODE, F16, 64, 31642, 1, GPU | GPU_QUICK | RAGGED},
     {"llama3-8b", BENCH_KIND_DECODE, F32, 16, 8192, 1, GPU},
     {"llama3-8b", BENCH_KIND_DECODE, PAGEDCL_BFLOAT16, 16, 8192, 1, GPU},
+    {"llama3-8b", BENCH_KIND_DECODE, PAGEDCL_INT8, 16, 8192, 1, GPU},
+    {"llama3-8b", BENCH_KIND_DECODE, PAGEDCL_FLOAT8_E4M3, 16, 8192, 1, GPU},
+    {"llama3-8b", BENCH_KIND_DECODE, PAGEDCL_FLOAT8_E5M2, 16, 8192, 1, GPU},
+    {"llama3-8b", BENCH_KIND_DECODE, PAGEDCL_INT4, 16, 8192, 1, GPU},
     {"qwen3-0.6b", BENCH_KIND_DECODE, F16, 64, 8192, 1, GPU},
     {"llama3-70b", BENCH_KIND_DECODE, F16, 64, 8192, 1, GPU},
     {"mistral-7b", BENCH_KIND_DECODE, F16, 64, 8192, 1, GPU},
@@ -52,6 +60,8 @@ static const struct entry {
     {"gpt-oss", BENCH_KIND_DECODE, F16, 64, 8192, 1, GPU},
     {"deepseek-mla", BENCH_KIND_DECODE, F16, 1, 131072, 1, GPU},
     {"deepseek-mla", BENCH_KIND_DECODE, F16, 64, 8192, 1, GPU},
+    {"llama3-8b", BENCH_KIND_PREFILL, F16, 1, 512, 1, GPU},
+    {"llama3-8b", BENCH_KIND_PREFILL, F16, 1, 2048, 1, GPU},
     {"llama3-8b", BENCH_KIND_PREFILL, F16, 32, 512, 1, GPU | GPU_QUICK | BASELINE},
     {"llama3-8b", BENCH_KIND_PREFILL, F16, 8, 2048, 1, GPU | GPU_QUICK | BASELINE},
     {"llama3-8b", BENCH_KIND_PREFILL, F16, 2, 8192, 1, GPU | GPU_QUICK | BASELINE},
@@ -79,9 +89,17 @@ static const struct entry {
     {"qwen3-0.6b", BENCH_KIND_COPY, F16, 4, 1024, 1, CPU_QUICK},
     {"qwen3-0.6b", BENCH_KIND_MERGE, F32, 4, 256, 1, CPU_QUICK},
 
+    {"llama3-8b", BENCH_KIND_DECODE, F16, 1, 1024, 1, CPU},
+    {"llama3-8b", BENCH_KIND_DECODE, F16, 1, 4096, 1, CPU},
     {"llama3-8b", BENCH_KIND_DECODE, F32, 1, 32768, 1, CPU | BASELINE},
     {"llama3-8b", BENCH_KIND_DECODE, F16, 1, 32768, 1, CPU | BASELINE},
     {"llama3-8b", BENCH_KIND_DECODE, F32, 16, 4096, 1, CPU},
+    {"llama3-8b", BENCH_KIND_DECODE, F16, 4, 4096, 1, CPU},
+    {"llama3-8b", BENCH_KIND_DECODE, PAGEDCL_BFLOAT16, 4, 4096, 1, CPU},
+    {"llama3-8b", BENCH_KIND_DECODE, PAGEDCL_INT8, 4, 4096, 1, CPU},
+    {"llama3-8b", BENCH_KIND_DECODE, PAGEDCL_FLOAT8_E4M3, 4, 4096, 1, CPU},
+    {"llama3-8b", BENCH_KIND_DECODE, PAGEDCL_FLOAT8_E5M2, 4, 4096, 1, CPU},
+    {"llama3-8b", BENCH_KIND_DECODE, PAGEDCL_INT4, 4, 4096, 1, CPU},
     {"llama3-8b", BENCH_KIND_DECODE, F16, 16, 4096, 1, CPU},
     {"llama3-8b", BENCH_KIND_DECODE, F16, 16, 8192, 1, CPU | RAGGED},
     {"qwen3-0.6b", BENCH_KIND_DECODE, F16, 16, 4096, 1, CPU},
@@ -90,6 +108,9 @@ static const struct entry {
     {"gemma2-9b", BENCH_KIND_DECODE, F16, 4, 4096, 1, CPU},
     {"gpt-oss", BENCH_KIND_DECODE, F16, 4, 4096, 1, CPU},
     {"deepseek-mla", BENCH_KIND_DECODE, F16, 4, 1024, 1, CPU},
+    {"llama3-8b", BENCH_KIND_PREFILL, F16, 1, 256, 1, CPU},
+    {"llama3-8b", BENCH_KIND_PREFILL, F16, 1, 512, 1, CPU},
+    {"llama3-8b", BENCH_KIND_PREFILL, F16, 1, 1024, 1, CPU},
     {"llama3-8b", BENCH_KIND_PREFILL, F32, 1, 1024, 1, CPU | BASELINE},
     {"llama3-8b", BENCH_KIND_PREFILL, F16, 4, 512, 1, CPU | BASELINE},
     {"qwen3-0.6b", BENCH_KIND_PREFILL, F16, 1, 1024, 1, CPU},
@@ -133,8 +154,12 @@ void bench_cell_name(const bench_cell *cell, char *name, size_t size) {
         append(name, size, "/warm");
 }
 
+bool bench_cell_is_quantized(const bench_cell *cell) {
+    return pagedcl_dtype_size(cell->dtype) < 2; /* 0 for int4 */
+}
+
 pagedcl_dtype bench_cell_q_dtype(const bench_cell *cell) {
-    return pagedcl_dtype_size(cell->dtype) == 1 ? PAGEDCL_FLOAT16 : cell->dtype;
+    return bench_cell_is_quantized(cell) ? PAGEDCL_FLOAT16 : cell->dtype;
 }
 
 static const bench_model *find_model(const char *name) {

@@ -55,6 +55,9 @@ const char *bench_kind_name(bench_kind kind);
 /* "decode/llama3-8b/float16/16x8192", with what differs from the usual behind it. */
 void bench_cell_name(const bench_cell *cell, char *name, size_t size);
 
+/* Whether the pool's elements count times a scale. */
+bool bench_cell_is_quantized(const bench_cell *cell);
+
 /* Of queries, results and new keys. */
 pagedcl_dtype bench_cell_q_dtype(const bench_cell *cell);
 

@@ -44,14 +44,12 @@ static json_t *device_to_json(const bench_rig *rig) {
 
 /* The first keys are those that Google Benchmark's tools know. */
 static json_t *context_to_json(const bench_rig *rig, const bench_roofs *roofs, const char *started) {
-    char host[256] = "";
-    if (gethostname(host, sizeof host - 1) != 0)
-        host[0] = '\0';
-    return json_pack("{s:s, s:s, s:o, s:i, s:s, s:s, s:s, s:s, s:o, s:o, s:I}", "date", started, "executable",
-                     "pagedcl bench", "host_name", json_text(host), "num_cpus", (int)sysconf(_SC_NPROCESSORS_ONLN),
-                     "library_build_type", BENCH_BUILD_TYPE, "schema", "pagedcl-bench-1", "version", pagedcl_version(),
-                     "commit", bench_commit(), "device", device_to_json(rig), "roofs", roofs_to_json(roofs),
-                     "flush_bytes", (json_int_t)rig->flush_bytes);
+    return json_pack("{s:s, s:s, s:o, s:i, s:s, s:s, s:i, s:s, s:s, s:o, s:o, s:I}", "date", started, "executable",
+                     "pagedcl bench", "host_name", json_text(rig->info.device_name), "num_cpus",
+                     (int)sysconf(_SC_NPROCESSORS_ONLN), "library_build_type", BENCH_BUILD_TYPE, "schema",
+                     "pagedcl-bench-1", "contract", PAGEDCL_CONTRACT_VERSION, "version", pagedcl_version(), "commit",
+                     bench_commit(), "device", device_to_json(rig), "roofs", roofs_to_json(roofs), "flush_bytes",
+                     (json_int_t)rig->flush_bytes);
 }
 
 static json_t *shape_to_json(const bench_cell *c) {

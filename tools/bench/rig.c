@@ -36,12 +36,14 @@ static void take_log(void *user, pagedcl_log_level level, const char *message) {
         fprintf(stderr, "pagedcl: %s%s\n", level == PAGEDCL_LOG_WARNING ? "warning: " : "", message);
 }
 
-static bool build(bench_rig *rig, bool with_mma, cl_program *program, bench_error *error) {
-    char options[96];
+bool bench_build(const bench_rig *rig, bool with_mma, cl_program *program, bench_error *error) {
+    char key[96], options[96];
+    snprintf(key, sizeof key, "bench CONTIGUOUS=%d FMA_WIDTH=%zu WITH_NV_MMA=%d", rig->is_cpu, rig->fma_width,
+             with_mma);
     /* A strict standard may know no asm. */
     snprintf(options, sizeof options, "%s-DCONTIGUOUS=%d -DFMA_WIDTH=%zu -DWITH_NV_MMA=%d",
              with_mma ? "" : "-cl-std=CL1.2 ", rig->is_cpu, rig->fma_width, with_mma);
-    pagedcl_program_desc desc = {.name = "bench", .source = pcl_source_bench, .options = options};
+    pagedcl_program_desc desc = {.name = key, .source = pcl_source_bench, .options = options};
     return bench_try(error, pagedcl_programs_build(rig->device, &desc, 1, program), "kernels of the benchmark");
 }
 
@@ -55,14 +57,14 @@ static bool make_kernels(bench_rig *rig, bench_error *error) {
     static const char *const names[] = {"fill",         "read_memory", "write_memory",     "copy_memory",
                                         "multiply_add", "nothing",     "multiply_add_half"};
     cl_program program;
-    if (!build(rig, false, &program, error))
+    if (!bench_build(rig, false, &program, error))
         return false;
     bool ok = true;
     for (int i = 0; ok && i < BENCH_MULTIPLY_ADD_HALF + (rig->info.has_fp16 != 0); i++)
         ok = make_kernel(rig, program, names[i], (bench_kernel)i, error);
     clReleaseProgram(program);
     bench_error ignored;
-    if (ok && strstr(rig->info.vendor, "NVIDIA") != NULL && build(rig, true, &program, &ignored)) {
+    if (ok && strstr(rig->info.vendor, "NVIDIA") != NULL && bench_build(rig, true, &program, &ignored)) {
         make_kernel(rig, program, "matrix_multiply", BENCH_MATRIX_MULTIPLY, &ignored);
         clReleaseProgram(program);
     }

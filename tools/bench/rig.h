@@ -61,6 +61,9 @@ double bench_now(void);
 bool bench_rig_open(const char *selector, pagedcl_tier tier, bool verbose, bench_rig *rig, bench_error *error);
 void bench_rig_close(bench_rig *rig);
 
+/* Builds bench.cl for the rig's device, is_cpu and fma_width; with_mma: what is for NVIDIA's matrix units alone. */
+bool bench_build(const bench_rig *rig, bool with_mma, cl_program *program, bench_error *error);
+
 /* Enqueues `items` work-items of a kernel in work-groups of `group`, which divides them. event may be NULL. */
 bool bench_launch(const bench_rig *rig, bench_kernel kernel, const bench_argument *arguments, cl_uint num_arguments,
                   size_t items, size_t group, cl_event *event, bench_error *error);

@@ -31,10 +31,13 @@ static inline value_word value_key(value_word seed, value_row row) {
 
 /*
  * An odd multiple of 2^-bits between -1 and 1, each equally likely: their mean is 0, and a float type with `bits` binary
- * digits holds them exactly.
+ * digits holds them exactly. Of 3 digits every 32nd is at an end, so that a scale for each 32 elements is 1/8 exactly,
+ * of which int4 then holds whole multiples.
  */
 static inline float value_at(value_word key, value_word column, int bits) {
     int level = (int)(value_mix(key + column * 0x9e3779b9u) >> (32 - bits));
+    if (bits == 3 && column % 32 == 0)
+        level = level < 4 ? 0 : 7;
     return (float)(2 * level - ((1 << bits) - 1)) / (float)(1 << bits);
 }
 

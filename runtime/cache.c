@@ -232,9 +232,9 @@ static pagedcl_status allocate_side(const pagedcl_cache *cache, pcl_pool_side *s
     return PAGEDCL_SUCCESS;
 }
 
-/* Takes the caller's buffer of a layer, which must hold every element of the pool. */
-static pagedcl_status adopt_buffer(const pagedcl_cache *cache, pcl_pool_side *side, int32_t layer, const char *name,
-                                   cl_mem buffer, int64_t offset) {
+/* Whether a buffer holds every element of a layer of the pool. */
+static pagedcl_status check_buffer(const pagedcl_cache *cache, const pcl_pool_side *side, int32_t layer,
+                                   const char *name, cl_mem buffer, int64_t offset) {
     const pagedcl_cache_desc *desc = &cache->desc;
     int64_t elements = side->head_dim, part = 0;
     const int64_t counts[3] = {desc->num_blocks - 1, desc->block_size - 1, desc->num_kv_heads - 1};
@@ -244,7 +244,13 @@ static pagedcl_status adopt_buffer(const pagedcl_cache *cache, pcl_pool_side *si
             return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "the strides of %s reach beyond 2^63 elements", name);
     char what[64];
     snprintf(what, sizeof what, "%s of layer %d", name, layer);
-    PCL_TRY(pcl_buffer_check(what, buffer, offset, elements, pagedcl_dtype_size(desc->dtype)));
+    return pcl_buffer_check(what, buffer, offset, elements, pagedcl_dtype_size(desc->dtype));
+}
+
+/* Takes the caller's buffer of a layer. */
+static pagedcl_status adopt_buffer(const pagedcl_cache *cache, pcl_pool_side *side, int32_t layer, const char *name,
+                                   cl_mem buffer, int64_t offset) {
+    PCL_TRY(check_buffer(cache, side, layer, name, buffer, offset));
     cl_int code = clRetainMemObject(buffer);
     if (code != CL_SUCCESS)
         return pcl_fail_opencl(code, "clRetainMemObject");
@@ -262,6 +268,7 @@ static pagedcl_status adopt(pagedcl_cache *cache) {
     }
     /* The array is the caller's. */
     cache->desc.buffers = NULL;
+    cache->adopted = true;
     return PAGEDCL_SUCCESS;
 }
 
@@ -343,6 +350,64 @@ pagedcl_status pagedcl_cache_create(pagedcl_device *device, const pagedcl_cache_
         return status;
     }
     *out = cache;
+    return PAGEDCL_SUCCESS;
+}
+
+static pagedcl_status check_other_buffer(const pagedcl_cache *cache, const pcl_pool_side *side, int32_t layer,
+                                         const char *name, cl_mem buffer, int64_t offset) {
+    if (offset != side->offsets[layer])
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                        "%s of layer %d is at offset %" PRId64 ", but the pool was made with %" PRId64, name, layer,
+                        offset, side->offsets[layer]);
+    return check_buffer(cache, side, layer, name, buffer, offset);
+}
+
+/* Gives back what retain_buffers took. */
+static void release_buffers(const pagedcl_pool_buffers *buffers, bool v_in_k, int32_t count) {
+    for (int32_t layer = 0; layer < count; layer++) {
+        clReleaseMemObject(buffers[layer].k);
+        clReleaseMemObject(v_in_k ? buffers[layer].k : buffers[layer].v);
+    }
+}
+
+/* A reference to each buffer: to K's twice where V lies in it. All or none. */
+static pagedcl_status retain_buffers(const pagedcl_pool_buffers *buffers, bool v_in_k, int32_t count) {
+    for (int32_t layer = 0; layer < count; layer++) {
+        cl_int code = clRetainMemObject(buffers[layer].k);
+        if (code == CL_SUCCESS) {
+            code = clRetainMemObject(v_in_k ? buffers[layer].k : buffers[layer].v);
+            if (code != CL_SUCCESS)
+                clReleaseMemObject(buffers[layer].k);
+        }
+        if (code != CL_SUCCESS) {
+            release_buffers(buffers, v_in_k, layer);
+            return pcl_fail_opencl(code, "clRetainMemObject");
+        }
+    }
+    return PAGEDCL_SUCCESS;
+}
+
+pagedcl_status pagedcl_cache_set_buffers(pagedcl_cache *cache, const pagedcl_pool_buffers *buffers) {
+    if (cache == NULL || buffers == NULL)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "cache and buffers must not be NULL");
+    if (!cache->adopted)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "the pool was made without buffers: the library allocated its own");
+    const bool v_in_k = cache->desc.v_in_k != 0;
+    for (int32_t layer = 0; layer < cache->desc.num_layers; layer++) {
+        const pagedcl_pool_buffers *b = &buffers[layer];
+        if (v_in_k && (b->v != NULL || b->v_offset != 0))
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "buffers[%d] has a v, or a v_offset, but V lies in K", layer);
+        PCL_TRY(check_other_buffer(cache, &cache->k, layer, "the pool's K", b->k, b->k_offset));
+        if (!v_in_k)
+            PCL_TRY(check_other_buffer(cache, &cache->v, layer, "the pool's V", b->v, b->v_offset));
+    }
+    PCL_TRY(retain_buffers(buffers, v_in_k, cache->desc.num_layers));
+    for (int32_t layer = 0; layer < cache->desc.num_layers; layer++) {
+        clReleaseMemObject(cache->k.buffers[layer]);
+        clReleaseMemObject(cache->v.buffers[layer]);
+        cache->k.buffers[layer] = buffers[layer].k;
+        cache->v.buffers[layer] = v_in_k ? buffers[layer].k : buffers[layer].v;
+    }
     return PAGEDCL_SUCCESS;
 }
 

@@ -37,6 +37,7 @@ struct pagedcl_cache {
     atomic_int references;
     pagedcl_device *device;  /* retained */
     pagedcl_cache_desc desc; /* without defaults */
+    bool adopted;            /* the buffers are the caller's */
     int64_t row_vectors;     /* the kernels' work-items for a token: NUM_KV_HEADS * ROW_VECTORS */
     int32_t segment_shift;   /* a segment has 2^segment_shift blocks */
     int32_t num_segments;    /* buffers of K, and of V, of a layer */

@@ -165,3 +165,59 @@ Test(cache_forms, write_copy_and_gather) {
         scene_close(&s);
     }
 }
+
+static pagedcl_status exchange(const scene *s, const adopted_pool *other) {
+    return pagedcl_cache_set_buffers(s->cache, other->buffers);
+}
+
+/* The operations go to the other buffers, and the ones before keep what they held. */
+Test(cache_forms, buffers_are_exchanged) {
+    for (size_t i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        if (!pool_form_is_adopted(forms[i].pool))
+            continue;
+        scene s = scene_open(&forms[i]);
+        const adopted_pool first = s.adopted;
+        const pool_model first_model = s.model;
+        s.model = pool_model_create(&first_model.desc);
+        pool_model_randomize(&s.model, 7);
+        s.adopted = adopted_pool_create(s.device, forms[i].pool, &s.model);
+        expect_ok(exchange(&s, &s.adopted));
+        write_rows(&s);
+        copy_blocks(&s);
+        gather_rows(&s);
+        adopted_pool_expect(s.device, &first, &first_model, forms[i].name);
+        adopted_pool_destroy((adopted_pool *)&first);
+        pool_model_destroy((pool_model *)&first_model);
+        scene_close(&s);
+    }
+}
+
+Test(cache_forms, wrong_buffers_are_refused_and_change_nothing) {
+    scene own = scene_open(&forms[0]), s = scene_open(&forms[3]);
+    expect_refused(pagedcl_cache_set_buffers(own.cache, s.adopted.buffers), PAGEDCL_INVALID_ARGUMENT,
+                   "without buffers");
+    expect_refused(pagedcl_cache_set_buffers(s.cache, NULL), PAGEDCL_INVALID_ARGUMENT, "buffers");
+    expect_refused(pagedcl_cache_set_buffers(NULL, s.adopted.buffers), PAGEDCL_INVALID_ARGUMENT, "cache");
+    adopted_pool other = adopted_pool_create(s.device, forms[3].pool, &s.model);
+    guarded small = guarded_create(s.device, 64, NULL);
+    const pagedcl_pool_buffers right = other.buffers[LAYERS - 1];
+    other.buffers[LAYERS - 1].v_offset++;
+    expect_refused(exchange(&s, &other), PAGEDCL_INVALID_ARGUMENT, "the pool's V of layer 1");
+    other.buffers[LAYERS - 1] = right;
+    other.buffers[LAYERS - 1].v = small.mem;
+    expect_refused(exchange(&s, &other), PAGEDCL_BUFFER_TOO_SMALL, "the pool's V of layer 1");
+    other.buffers[LAYERS - 1].v = NULL;
+    expect_refused(exchange(&s, &other), PAGEDCL_INVALID_ARGUMENT, "the pool's V of layer 1");
+    write_rows(&s);
+    adopted_pool_expect(s.device, &s.adopted, &s.model, forms[3].name);
+
+    scene inside = scene_open(&forms[5]);
+    other.buffers[0] = inside.adopted.buffers[0];
+    other.buffers[0].v = small.mem;
+    expect_refused(exchange(&inside, &other), PAGEDCL_INVALID_ARGUMENT, "V lies in K");
+    guarded_destroy(&small);
+    adopted_pool_destroy(&other);
+    scene_close(&inside);
+    scene_close(&s);
+    scene_close(&own);
+}

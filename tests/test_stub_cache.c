@@ -6,6 +6,7 @@
 #include "support/pool_model.h"
 #include "support/strided.h"
 
+#include "cache.h"
 #include "device.h"
 
 #include <pagedcl/cache_file.h>
@@ -538,4 +539,77 @@ static pagedcl_status call_load(void *at) {
 Test(stub_cache, load_survives_every_failure) {
     exhaust_file((operation){
         .name = "pagedcl_cache_load", .call = call_load, .verify = verify_pool, .untouched = untouched_pool});
+}
+
+/* ---- exchange of buffers ---- */
+
+typedef struct exchange_scene {
+    pagedcl_device *device;
+    pagedcl_cache *cache;
+    cl_mem first, second;
+    pagedcl_pool_buffers before[LAYERS], after[LAYERS];
+} exchange_scene;
+
+static void prepare_exchange(void *at) {
+    exchange_scene *s = at;
+    expect_ok(pagedcl_cache_set_buffers(s->cache, s->before));
+}
+
+static pagedcl_status call_exchange(void *at) {
+    exchange_scene *s = at;
+    return pagedcl_cache_set_buffers(s->cache, s->after);
+}
+
+static void expect_buffers(const exchange_scene *s, cl_mem mem) {
+    for (int layer = 0; layer < LAYERS; layer++)
+        cr_assert(s->cache->k.buffers[layer] == mem && s->cache->v.buffers[layer] == mem);
+}
+
+static void verify_exchange(void *at) {
+    exchange_scene *s = at;
+    expect_buffers(s, s->second);
+    expect_ok(pagedcl_cache_set_buffers(s->cache, s->before));
+}
+
+static void untouched_exchange(void *at) {
+    exchange_scene *s = at;
+    expect_buffers(s, s->first);
+}
+
+Test(stub_cache, exchange_of_buffers_survives_every_failure) {
+    exchange_scene s = {.device = fixture_open()};
+    const size_t side = BLOCKS * BLOCK_SIZE * HEAD_DIM;
+    cl_int code;
+    s.first = clCreateBuffer(pagedcl_device_context(s.device), 0, 2 * side * sizeof(float), NULL, &code);
+    expect_cl(code);
+    s.second = clCreateBuffer(pagedcl_device_context(s.device), 0, 2 * side * sizeof(float), NULL, &code);
+    expect_cl(code);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        s.before[layer] = (pagedcl_pool_buffers){.k = s.first, .v = s.first, .v_offset = (int64_t)side};
+        s.after[layer] = (pagedcl_pool_buffers){.k = s.second, .v = s.second, .v_offset = (int64_t)side};
+    }
+    pagedcl_cache_desc desc = PAGEDCL_CACHE_DESC_INIT;
+    desc.num_layers = LAYERS;
+    desc.num_blocks = BLOCKS;
+    desc.block_size = BLOCK_SIZE;
+    desc.num_kv_heads = 1;
+    desc.head_dim = HEAD_DIM;
+    desc.dtype = PAGEDCL_FLOAT32;
+    desc.buffers = s.before;
+    expect_ok(pagedcl_cache_create(s.device, &desc, &s.cache));
+    const operation exchange = {
+        .name = "pagedcl_cache_set_buffers",
+        .prepare = prepare_exchange,
+        .call = call_exchange,
+        .verify = verify_exchange,
+        .untouched = untouched_exchange,
+        .tolerated = {{STUB_clReleaseMemObject, "there is no second try at a release"}},
+    };
+    exhaust(&exchange, &s);
+    pagedcl_cache_destroy(s.cache);
+    expect_cl(clReleaseMemObject(s.first));
+    expect_cl(clReleaseMemObject(s.second));
+    pagedcl_device_destroy(s.device);
+    stub_objects none = {0}, live = stub_live();
+    cr_assert(memcmp(&live, &none, sizeof(none)) == 0, "left %s", stub_objects_text(&live));
 }

@@ -119,6 +119,14 @@ PAGEDCL_API pagedcl_status pagedcl_cache_bytes(const pagedcl_cache_desc *desc, u
 PAGEDCL_API pagedcl_status pagedcl_cache_get_desc(const pagedcl_cache *cache, pagedcl_cache_desc *desc);
 
 /*
+ * Puts other buffers of the caller's in the place of those that the pool was made with; kernels and operators stay. For
+ * tensors of one shape in changing memory. buffers: [num_layers], with the offsets that they had; retained, the array is
+ * copied. Commands that were enqueued before keep the old ones.
+ * Errors: INVALID_ARGUMENT (the pool is the library's, another offset), BUFFER_TOO_SMALL.
+ */
+PAGEDCL_API pagedcl_status pagedcl_cache_set_buffers(pagedcl_cache *cache, const pagedcl_pool_buffers *buffers);
+
+/*
  * Stores row t of k and v ([num_slots, num_kv_heads, head_dim], in `dtype`, which may differ from the pool's: a pool of
  * 8-bit or 4-bit elements quantises here) into slot slot_mapping[t] of `layer`. -1 skips the row. No slot may occur twice.
  * Errors: INVALID_ARGUMENT, INVALID_SLOT (names the row), BUFFER_TOO_SMALL.

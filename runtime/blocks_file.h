@@ -22,8 +22,11 @@ typedef struct pcl_file_head {
     int64_t num_groups;
 } pcl_file_head;
 
+/* The geometry as pagedcl_kv_geometry has it, without defaults. */
 typedef struct pcl_file_group {
     int64_t num_layers, num_kv_heads, head_dim, dtype;
+    int64_t head_dim_v, v_in_k;
+    int64_t scale_per_row, k_scale, v_scale; /* the last two are the bits of a float */
     int64_t block_size, window;
 } pcl_file_group;
 
@@ -51,7 +54,9 @@ typedef struct pcl_file_tail {
     char magic[8];
 } pcl_file_tail;
 
+/* The last two characters are the version of the format. */
 extern const char pcl_file_magic[8];
+enum { PCL_FILE_NAME = 6 };
 
 /* The checksum of bytes that follow those with the checksum `before`; 0 begins. */
 uint64_t pcl_file_checksum(uint64_t before, const void *bytes, size_t size);
@@ -63,13 +68,23 @@ static inline size_t pcl_file_padded(size_t size) {
     return (size + 7) / 8 * 8;
 }
 
-/* Checks the geometry of every group; token_bytes[group] is what the file has for a token. */
-pagedcl_status pcl_file_token_bytes(const pagedcl_blocks *blocks, const pagedcl_kv_geometry *geometry,
-                                    uint64_t *token_bytes);
+/* What a file has of a group, and of each of its tokens: in each layer num_kv_heads rows of K, then of V. A row is its
+   elements, and behind them its stored scales. */
+typedef struct pcl_file_form {
+    pcl_file_group group;
+    int num_sides;      /* 1: V lies in K */
+    size_t elements[2]; /* bytes of a row of K, and of V, without scales */
+    size_t scales[2];   /* bytes of its scales */
+    uint64_t token_bytes;
+} pcl_file_form;
 
-pcl_file_group pcl_file_group_of(const pagedcl_blocks *blocks, const pagedcl_kv_geometry *geometry, int32_t group);
+/* Checks the geometry of every group and fills in its defaults. The forms, one for each group, are the caller's to free. */
+pagedcl_status pcl_file_forms(const pagedcl_blocks *blocks, const pagedcl_kv_geometry *geometry, pcl_file_form **forms);
+
+/* Whether the stored scales of tokens are such as a pool has. */
+bool pcl_file_scales_are_valid(const pcl_file_form *form, const unsigned char *tokens, size_t num_tokens);
 
 /* Memory for the tokens of the largest block, the caller's to free. */
-pagedcl_status pcl_file_buffer(const pagedcl_blocks *blocks, const uint64_t *token_bytes, unsigned char **buffer);
+pagedcl_status pcl_file_buffer(const pagedcl_blocks *blocks, const pcl_file_form *forms, unsigned char **buffer);
 
 #endif

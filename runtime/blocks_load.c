@@ -23,13 +23,12 @@ typedef struct loaded_seq {
 
 typedef struct load {
     pagedcl_blocks *blocks;
-    const pagedcl_kv_geometry *geometry;
+    pcl_file_form *forms; /* by group */
     pagedcl_kv_transfer transfer;
     void *user;
     const char *path;
     FILE *file;
     uint64_t data_offset, manifest_offset; /* between them lies the data */
-    uint64_t *token_bytes;
     unsigned char *buffer;
     unsigned char *manifest;
     uint64_t manifest_size;
@@ -48,6 +47,67 @@ static pagedcl_status read_at(load *l, uint64_t offset, void *bytes, size_t size
     return PAGEDCL_SUCCESS;
 }
 
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+static pagedcl_status check_magic(const load *l, const char *magic) {
+    const char *version = magic + PCL_FILE_NAME, *own = pcl_file_magic + PCL_FILE_NAME;
+    if (memcmp(magic, pcl_file_magic, PCL_FILE_NAME) != 0 || !is_digit(version[0]) || !is_digit(version[1]))
+        return bad_file(l, "is no file of sequences");
+    if (memcmp(version, own, 2) != 0)
+        return pcl_fail(PAGEDCL_UNSUPPORTED, "%s has version %.2s of the format, and this library reads version %.2s",
+                        l->path, version, own);
+    return PAGEDCL_SUCCESS;
+}
+
+typedef enum value_kind { NUMBER, DTYPE, SCALE } value_kind;
+
+static void write_value(value_kind kind, int64_t value, char *text, size_t size) {
+    uint32_t bits = (uint32_t)value;
+    float scale;
+    memcpy(&scale, &bits, sizeof scale);
+    if (kind == DTYPE && value >= 0 && value <= INT32_MAX)
+        snprintf(text, size, "%s", pagedcl_dtype_name((pagedcl_dtype)value));
+    else if (kind == SCALE)
+        snprintf(text, size, "%.9g", (double)scale);
+    else
+        snprintf(text, size, "%" PRId64, value);
+}
+
+/* A group of the file must be the manager's and the pool's; of block sizes the data does not depend without windows. */
+static pagedcl_status check_group(const load *l, int32_t g, const pcl_file_group *group) {
+    const pcl_file_group *own = &l->forms[g].group;
+    const struct {
+        const char *name;
+        value_kind kind;
+        int64_t file, pool;
+    } fields[] = {
+        {"num_layers", NUMBER, group->num_layers, own->num_layers},
+        {"num_kv_heads", NUMBER, group->num_kv_heads, own->num_kv_heads},
+        {"head_dim", NUMBER, group->head_dim, own->head_dim},
+        {"dtype", DTYPE, group->dtype, own->dtype},
+        {"head_dim_v", NUMBER, group->head_dim_v, own->head_dim_v},
+        {"v_in_k", NUMBER, group->v_in_k, own->v_in_k},
+        {"scale_per_row", NUMBER, group->scale_per_row, own->scale_per_row},
+        {"k_scale", SCALE, group->k_scale, own->k_scale},
+        {"v_scale", SCALE, group->v_scale, own->v_scale},
+        {"window", NUMBER, group->window, own->window},
+        {"block_size", NUMBER, l->blocks->windowed ? group->block_size : own->block_size, own->block_size},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (fields[i].file == fields[i].pool)
+            continue;
+        char theirs[32], mine[32];
+        write_value(fields[i].kind, fields[i].file, theirs, sizeof theirs);
+        write_value(fields[i].kind, fields[i].pool, mine, sizeof mine);
+        return pcl_fail(PAGEDCL_UNSUPPORTED,
+                        "%s was saved with %s %s in group %" PRId32 ", and is to be loaded with %s", l->path,
+                        fields[i].name, theirs, g, mine);
+    }
+    return PAGEDCL_SUCCESS;
+}
+
 /* The tail, the head and the manifest; the file has file_size bytes. */
 static pagedcl_status read_frame(load *l, uint64_t file_size) {
     pcl_file_head head;
@@ -56,8 +116,7 @@ static pagedcl_status read_frame(load *l, uint64_t file_size) {
         return bad_file(l, "is too short for a file of sequences");
     PCL_TRY(read_at(l, 0, &head, sizeof head));
     PCL_TRY(read_at(l, file_size - sizeof tail, &tail, sizeof tail));
-    if (memcmp(head.magic, pcl_file_magic, sizeof head.magic) != 0)
-        return bad_file(l, "is no file of sequences");
+    PCL_TRY(check_magic(l, head.magic));
     if (memcmp(tail.magic, pcl_file_magic, sizeof tail.magic) != 0 ||
         tail.checksum != pcl_file_checksum(0, &tail, offsetof(pcl_file_tail, checksum)))
         return bad_file(l, "is cut off or damaged at its end");
@@ -72,23 +131,17 @@ static pagedcl_status read_frame(load *l, uint64_t file_size) {
         return bad_file(l, "has a tail that does not fit it");
 
     uint64_t checksum = pcl_file_checksum(0, &head, sizeof head);
-    bool same = true;
+    pagedcl_status same = PAGEDCL_SUCCESS;
     for (int32_t g = 0; g < l->blocks->num_groups; g++) {
-        pcl_file_group group, own = pcl_file_group_of(l->blocks, l->geometry, g);
+        pcl_file_group group;
         PCL_TRY(read_at(l, sizeof head + (uint64_t)g * sizeof group, &group, sizeof group));
         checksum = pcl_file_checksum(checksum, &group, sizeof group);
-        if (!l->blocks->windowed)
-            own.block_size = group.block_size;
-        same &= memcmp(&group, &own, sizeof own) == 0;
+        if (same == PAGEDCL_SUCCESS)
+            same = check_group(l, g, &group);
     }
     if (checksum != tail.head_checksum)
         return bad_file(l, "has a damaged head");
-    if (!same)
-        return pcl_fail(
-            PAGEDCL_UNSUPPORTED,
-            "%s was saved from another geometry: layers, KV heads, head_dim, dtype and windows of every group "
-            "must be the same, and with windows the block sizes",
-            l->path);
+    PCL_TRY(same);
     l->manifest_offset = tail.manifest_offset;
     l->manifest_size = tail.manifest_size;
     l->num_seqs = tail.num_seqs;
@@ -126,18 +179,23 @@ static pagedcl_status check_data(load *l, const loaded_seq *s, int32_t g) {
         data->first > pcl_first_seen(group, s->head.length) * group->block_size)
         return bad_file(l, "lacks data that a window sees");
     int64_t tokens = s->head.length - own_first(s, g);
-    if (__builtin_mul_overflow((uint64_t)tokens, l->token_bytes[g], &size) || data->offset < l->data_offset ||
+    if (__builtin_mul_overflow((uint64_t)tokens, l->forms[g].token_bytes, &size) || data->offset < l->data_offset ||
         __builtin_add_overflow(data->offset, size, &end) || end > l->manifest_offset)
         return bad_file(l, "has data outside itself");
-    uint64_t sum = 0, most = (uint64_t)group->block_size * l->token_bytes[g];
+    const uint64_t token_bytes = l->forms[g].token_bytes;
+    uint64_t sum = 0, most = (uint64_t)group->block_size * token_bytes;
+    bool valid = true;
     for (uint64_t at = data->offset; at < end;) {
         size_t count = (size_t)(end - at < most ? end - at : most);
         PCL_TRY(read_at(l, at, l->buffer, count));
-        sum = pcl_file_checksum_tokens(sum, l->buffer, count / l->token_bytes[g], l->token_bytes[g]);
+        sum = pcl_file_checksum_tokens(sum, l->buffer, count / token_bytes, token_bytes);
+        valid &= pcl_file_scales_are_valid(&l->forms[g], l->buffer, count / token_bytes);
         at += count;
     }
     if (sum != data->checksum)
         return bad_file(l, "has damaged data");
+    if (!valid)
+        return bad_file(l, "has a scale that is not finite or below 0");
     return PAGEDCL_SUCCESS;
 }
 
@@ -201,8 +259,8 @@ static pagedcl_status read_tokens(load *l, const loaded_seq *s, int32_t g, int64
             until = has->head.shared < until ? has->head.shared : until;
             has = &l->seqs[has->head.parent];
         }
-        size_t size = (size_t)(until - first) * l->token_bytes[g];
-        uint64_t skipped = (uint64_t)(first - own_first(has, g)) * l->token_bytes[g];
+        size_t size = (size_t)(until - first) * l->forms[g].token_bytes;
+        uint64_t skipped = (uint64_t)(first - own_first(has, g)) * l->forms[g].token_bytes;
         PCL_TRY(read_at(l, has->data[g].offset + skipped, into, size));
         into += size;
         first = until;
@@ -289,17 +347,13 @@ static pagedcl_status make_all(load *l, pagedcl_seq *seqs) {
 
 static pagedcl_status load_file(load *l, pagedcl_seq *seqs, int64_t capacity, int64_t *num_seqs) {
     struct stat status;
-    l->token_bytes = calloc((size_t)l->blocks->num_groups, sizeof *l->token_bytes);
-    if (l->token_bytes == NULL)
-        return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no host memory to load %s", l->path);
-    PCL_TRY(pcl_file_token_bytes(l->blocks, l->geometry, l->token_bytes));
     if (fstat(fileno(l->file), &status) != 0 || !S_ISREG(status.st_mode))
         return bad_file(l, "is no regular file");
     PCL_TRY(read_frame(l, (uint64_t)status.st_size));
     if (l->num_seqs > capacity)
         return pcl_fail(PAGEDCL_CAPACITY, "%s has %" PRId64 " sequences, there is room for %" PRId64, l->path,
                         l->num_seqs, capacity);
-    PCL_TRY(pcl_file_buffer(l->blocks, l->token_bytes, &l->buffer));
+    PCL_TRY(pcl_file_buffer(l->blocks, l->forms, &l->buffer));
     PCL_TRY(read_manifest(l));
     PCL_TRY(check_room(l));
     pagedcl_seq *made = calloc((size_t)l->num_seqs + 1, sizeof *made);
@@ -323,13 +377,17 @@ pagedcl_status pagedcl_blocks_load(pagedcl_blocks *blocks, const char *path, con
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "blocks, path, geometry, transfer, seqs or num_seqs is NULL");
     if (blocks->step.open)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "a step is open; commit or roll back first");
-    load l = {.blocks = blocks, .geometry = geometry, .transfer = transfer, .user = user, .path = path};
+    load l = {.blocks = blocks, .transfer = transfer, .user = user, .path = path};
+    PCL_TRY(pcl_file_forms(blocks, geometry, &l.forms));
     l.file = fopen(path, "rb");
+    pagedcl_status status = PAGEDCL_SUCCESS;
     if (l.file == NULL)
-        return pcl_fail(PAGEDCL_IO_ERROR, "cannot read %s: %s", path, strerror(errno));
-    pagedcl_status status = load_file(&l, seqs, capacity, num_seqs);
-    fclose(l.file);
-    free(l.token_bytes);
+        status = pcl_fail(PAGEDCL_IO_ERROR, "cannot read %s: %s", path, strerror(errno));
+    else
+        status = load_file(&l, seqs, capacity, num_seqs);
+    if (l.file != NULL)
+        fclose(l.file);
+    free(l.forms);
     free(l.buffer);
     free(l.manifest);
     free(l.seqs);

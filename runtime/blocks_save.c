@@ -15,12 +15,11 @@
 /* A file in the making. */
 typedef struct save {
     pagedcl_blocks *blocks;
-    const pagedcl_kv_geometry *geometry;
     pagedcl_kv_transfer transfer;
     void *user;
     FILE *file;
-    uint64_t offset; /* of what is written next */
-    uint64_t *token_bytes;
+    uint64_t offset;       /* of what is written next */
+    pcl_file_form *forms;  /* by group */
     unsigned char *buffer; /* a block's tokens */
     unsigned char *manifest;
     size_t manifest_size, manifest_capacity;
@@ -93,8 +92,10 @@ static void claim_blocks(const pagedcl_blocks *blocks, const pcl_sequence *from,
 }
 
 /* Writes the tokens of one group that no parent has. */
-static pagedcl_status write_data(save *s, const pcl_sequence *from, int32_t g, int64_t shared, pcl_file_data *data) {
+static pagedcl_status write_data(save *s, const pcl_sequence *from, int32_t index, int32_t g, int64_t shared,
+                                 pcl_file_data *data) {
     const pcl_group *group = &s->blocks->groups[g];
+    const pcl_file_form *form = &s->forms[g];
     int64_t i = 0, used = pcl_blocks_for(group, from->length);
     while (i < used && from->table[pcl_entry(s->blocks, group, i)] < 0)
         i++;
@@ -103,9 +104,14 @@ static pagedcl_status write_data(save *s, const pcl_sequence *from, int32_t g, i
     for (i = data->first > shared ? i : shared / group->block_size; i < used; i++) {
         int64_t left = from->length - i * group->block_size;
         int32_t slots = left < group->block_size ? (int32_t)left : group->block_size;
-        size_t size = (size_t)slots * s->token_bytes[g];
+        size_t size = (size_t)slots * form->token_bytes;
         PCL_TRY(s->transfer(s->user, g, from->table[pcl_entry(s->blocks, group, i)], 0, slots, s->buffer));
-        data->checksum = pcl_file_checksum_tokens(data->checksum, s->buffer, (size_t)slots, s->token_bytes[g]);
+        if (!pcl_file_scales_are_valid(form, s->buffer, (size_t)slots))
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                            "seqs[%" PRId32 "] has a scale that is not finite or below 0 in block %" PRId64
+                            " of group %" PRId32 ": was every token written?",
+                            index, i, g);
+        data->checksum = pcl_file_checksum_tokens(data->checksum, s->buffer, (size_t)slots, form->token_bytes);
         PCL_TRY(write_bytes(s, s->buffer, size));
     }
     return PAGEDCL_SUCCESS;
@@ -130,7 +136,7 @@ static pagedcl_status save_sequence(save *s, pagedcl_seq handle, int32_t index) 
     PCL_TRY(add_to_manifest(s, &seq, sizeof seq));
     for (int32_t g = 0; g < s->blocks->num_groups; g++) {
         pcl_file_data data = {0};
-        PCL_TRY(write_data(s, from, g, seq.shared, &data));
+        PCL_TRY(write_data(s, from, index, g, seq.shared, &data));
         PCL_TRY(add_to_manifest(s, &data, sizeof data));
     }
     int32_t *tokens = extend_manifest(s, (size_t)seq.recorded * sizeof *tokens);
@@ -149,9 +155,9 @@ static pagedcl_status write_file(save *s, const pagedcl_seq *seqs, int64_t num_s
     tail.head_checksum = pcl_file_checksum(0, &head, sizeof head);
     PCL_TRY(write_bytes(s, &head, sizeof head));
     for (int32_t g = 0; g < s->blocks->num_groups; g++) {
-        pcl_file_group group = pcl_file_group_of(s->blocks, s->geometry, g);
-        tail.head_checksum = pcl_file_checksum(tail.head_checksum, &group, sizeof group);
-        PCL_TRY(write_bytes(s, &group, sizeof group));
+        const pcl_file_group *group = &s->forms[g].group;
+        tail.head_checksum = pcl_file_checksum(tail.head_checksum, group, sizeof *group);
+        PCL_TRY(write_bytes(s, group, sizeof *group));
     }
     memset(s->blocks->counted, 0, (size_t)s->blocks->stats.total * sizeof *s->blocks->counted);
     for (int64_t i = 0; i < num_seqs; i++)
@@ -204,16 +210,13 @@ pagedcl_status pagedcl_blocks_save(pagedcl_blocks *blocks, const char *path, con
         pcl_sequence *s = NULL;
         PCL_TRY(pcl_sequence_find_settled(blocks, seqs[i], &s));
     }
-    save s = {.blocks = blocks, .geometry = geometry, .transfer = transfer, .user = user};
-    s.token_bytes = calloc((size_t)blocks->num_groups, sizeof *s.token_bytes);
-    pagedcl_status status = s.token_bytes == NULL ? no_memory() : PAGEDCL_SUCCESS;
+    save s = {.blocks = blocks, .transfer = transfer, .user = user};
+    pagedcl_status status = pcl_file_forms(blocks, geometry, &s.forms);
     if (status == PAGEDCL_SUCCESS)
-        status = pcl_file_token_bytes(blocks, geometry, s.token_bytes);
-    if (status == PAGEDCL_SUCCESS)
-        status = pcl_file_buffer(blocks, s.token_bytes, &s.buffer);
+        status = pcl_file_buffer(blocks, s.forms, &s.buffer);
     if (status == PAGEDCL_SUCCESS)
         status = write_and_rename(&s, path, seqs, num_seqs);
-    free(s.token_bytes);
+    free(s.forms);
     free(s.buffer);
     free(s.manifest);
     return status;

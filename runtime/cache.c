@@ -3,13 +3,13 @@
 
 #include "device.h"
 #include "dtype.h"
+#include "scales.h"
 #include "status.h"
 #include "struct_size.h"
 #include "tensor.h"
 #include "warm.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,34 +18,19 @@ enum { MAX_HEAD_DIM = 576, MAX_BLOCKS = 1 << 30 };
 
 /* Whether scales lie behind a block's elements. */
 static bool has_stored_scales(const pagedcl_cache_desc *desc) {
-    return desc->scale_per_row != 0 || desc->dtype == PAGEDCL_INT4;
+    return pcl_scales_stored(desc->dtype, desc->scale_per_row, desc->head_dim) > 0;
 }
 
 static pagedcl_status read_scales(pagedcl_cache_desc *own) {
-    bool quantized = pcl_dtype_is_quantized(own->dtype) && own->dtype != PAGEDCL_INT4;
-    if (own->dtype == PAGEDCL_INT4 && own->buffers != NULL)
+    pcl_scales scales = {own->dtype, own->v_in_k, own->scale_per_row, own->k_scale, own->v_scale};
+    PCL_TRY(pcl_scales_read(&scales));
+    own->k_scale = scales.k;
+    own->v_scale = scales.v;
+    if (own->buffers != NULL && own->dtype == PAGEDCL_INT4)
         return pcl_fail(PAGEDCL_UNSUPPORTED, "an int4 pool in the caller's buffers: the library allocates these, with "
                                              "the scales behind each block's elements");
-    if (own->scale_per_row != 0 && (own->scale_per_row != 1 || !quantized || own->buffers != NULL))
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                        "scale_per_row is %d, with dtype %s and %s: it is for an 8-bit pool that the library allocates",
-                        own->scale_per_row, pagedcl_dtype_name(own->dtype),
-                        own->buffers != NULL ? "the caller's buffers" : "no buffers");
-    if (own->k_scale == 0)
-        own->k_scale = 1;
-    if (own->v_scale == 0)
-        own->v_scale = 1;
-    bool plain = own->k_scale == 1 && own->v_scale == 1;
-    if ((!quantized || own->scale_per_row) && !plain)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
-                        "k_scale %g and v_scale %g are for an 8-bit pool without scale_per_row", (double)own->k_scale,
-                        (double)own->v_scale);
-    if (!isnormal(own->k_scale) || !isnormal(own->v_scale) || own->k_scale < 0 || own->v_scale < 0)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "k_scale %g and v_scale %g must be finite and above 0",
-                        (double)own->k_scale, (double)own->v_scale);
-    if (own->v_in_k && own->v_scale != own->k_scale)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "V lies in K, so v_scale %g must be k_scale %g", (double)own->v_scale,
-                        (double)own->k_scale);
+    if (own->buffers != NULL && own->scale_per_row)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "scale_per_row is 1, but the pool is in the caller's buffers");
     return PAGEDCL_SUCCESS;
 }
 
@@ -102,14 +87,12 @@ static pagedcl_status read_desc(const pagedcl_cache_desc *desc, pagedcl_cache_de
 /* Bytes of K, or V, of a block as the library lays it out: the elements, and from *scales_offset on their scales. */
 static bool block_bytes_of(const pagedcl_cache_desc *desc, int32_t head_dim, int64_t *scales_offset, int64_t *bytes) {
     const int64_t row_bytes = pcl_dtype_bytes(desc->dtype, pcl_dtype_padded(desc->dtype, head_dim));
-    const int64_t groups = (head_dim + PAGEDCL_INT4_GROUP - 1) / PAGEDCL_INT4_GROUP;
-    const int64_t row_scales =
-        desc->dtype == PAGEDCL_INT4 ? groups * (int64_t)sizeof(cl_half) : (int64_t)sizeof(cl_float);
+    const int64_t row_scales = pcl_scales_stored(desc->dtype, desc->scale_per_row, head_dim);
     int64_t rows = 0;
     if (__builtin_mul_overflow((int64_t)desc->block_size, desc->num_kv_heads, &rows) || rows > INT64_MAX / 16 / 4096)
         return false;
     *scales_offset = *bytes = rows * row_bytes;
-    if (has_stored_scales(desc)) {
+    if (row_scales > 0) {
         *scales_offset = (*bytes + 3) / 4 * 4;
         *bytes = *scales_offset + (rows * row_scales + 3) / 4 * 4;
     }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pools of 8-bit and 4-bit elements without attention: what they refuse, and the ends of their scales. */
+#include "support/block_layout.h"
 #include "support/expect.h"
 #include "support/fixture.h"
 
 #include <pagedcl/pagedcl.h>
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -44,6 +46,54 @@ Test(cache_quantized, int4_at_the_ends_of_its_scales) {
     }
     guarded_destroy(&in);
     pagedcl_cache_destroy(cache);
+    pagedcl_device_destroy(device);
+}
+
+/* Rows without a scale that a float could hold: an infinity or a row of next to nothing makes no NaN of what is beside it. */
+Test(cache_quantized, scales_of_rows_are_normal_numbers) {
+    static const pagedcl_dtype dtypes[] = {PAGEDCL_INT8, PAGEDCL_FLOAT8_E4M3, PAGEDCL_FLOAT8_E5M2, PAGEDCL_INT4};
+    enum { HEAD_DIM = 7, ROWS = 4 };
+    const float rows[ROWS][HEAD_DIM] = {{INFINITY, 1, -FLT_MAX, 0, -1, 3, 2},
+                                        {FLT_MAX, -FLT_MAX, 0x1p127f, 0, 1, -1, 5},
+                                        {0x1p-140f, 0, -0x1p-149f, 0x1p-130f, 0, 0, 0x1p-128f},
+                                        {0, 0, 0, 0, 0, 0, 0}};
+    pagedcl_device *device = fixture_open();
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        const char *name = pagedcl_dtype_name(dtypes[i]);
+        pagedcl_cache_desc desc = PAGEDCL_CACHE_DESC_INIT;
+        desc.num_blocks = desc.num_kv_heads = 1;
+        desc.block_size = ROWS;
+        desc.head_dim = HEAD_DIM;
+        desc.dtype = dtypes[i];
+        desc.scale_per_row = dtypes[i] != PAGEDCL_INT4;
+        const block_layout layout = block_layout_of(&desc, HEAD_DIM, 0);
+        pagedcl_cache *cache = NULL;
+        expect_ok(pagedcl_cache_create(device, &desc, &cache));
+        guarded in = guarded_create(device, sizeof rows, rows);
+        const pagedcl_tensor from = {.mem = in.mem};
+        const int64_t slots[ROWS] = {0, 1, 2, 3};
+        unsigned char k[256], v[256];
+        expect_ok(pagedcl_cache_write(cache, NULL, 0, &from, &from, PAGEDCL_FLOAT32, slots, ROWS, 0, NULL, NULL));
+        expect_ok(pagedcl_cache_download_blocks(cache, NULL, 0, NULL, 1, k, v, 0, NULL, NULL));
+        expect_cl(clFinish(pagedcl_device_queue(device)));
+        const double most = dtypes[i] == PAGEDCL_INT4 ? 7 * 65504 : 0.999999 * (double)FLT_MAX;
+        for (int row = 0; row < ROWS; row++) {
+            double scale = block_scale(&layout, k, row, 0, 0);
+            cr_assert(scale >= (dtypes[i] == PAGEDCL_INT4 ? 0x1p-24 : 0x1p-126) && scale <= (double)FLT_MAX,
+                      "%s: row %d has scale %g", name, row, scale);
+            for (int d = 0; d < HEAD_DIM; d++) {
+                double given = (double)rows[row][d], got = block_value(&layout, k, row, 0, d);
+                double want = fmax(-most, fmin(most, given)), step = code_step(dtypes[i], want / scale) * scale;
+                /* A device may take subnormal numbers for 0. */
+                bool flushed = fabs(given) < (double)FLT_MIN && got == 0;
+                cr_assert(flushed || (fabs(got) <= (double)FLT_MAX && fabs(got - want) <= 0.501 * step),
+                          "%s: row %d, element %d: %g is stored as %g", name, row, d, given, got);
+                cr_assert_eq(got, block_value(&layout, v, row, 0, d));
+            }
+        }
+        guarded_destroy(&in);
+        pagedcl_cache_destroy(cache);
+    }
     pagedcl_device_destroy(device);
 }
 

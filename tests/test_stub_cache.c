@@ -9,8 +9,6 @@
 #include "cache.h"
 #include "device.h"
 
-#include <pagedcl/cache_file.h>
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -466,79 +464,6 @@ static void verify_download(void *at) {
 Test(stub_cache, download_survives_every_failure) {
     exhaust_command(
         (operation){.name = "pagedcl_cache_download_blocks", .call = call_download, .verify = verify_download});
-}
-
-/* ---- the transfers of files, which wait ---- */
-
-enum { FILED_BLOCK = 6, FILED_FIRST = 1, FILED_SLOTS = 2, FILED_ROW = HEAD_DIM * sizeof(float) };
-
-static unsigned char filed[FILED_SLOTS][LAYERS][2][FILED_ROW];
-
-static pagedcl_status transfer_file(scene *s, pagedcl_kv_transfer transfer) {
-    pagedcl_cache_transfer with = PAGEDCL_CACHE_TRANSFER_INIT;
-    with.caches = &s->cache;
-    with.num_groups = 1;
-    return transfer(&with, 0, FILED_BLOCK, FILED_FIRST, FILED_SLOTS, filed);
-}
-
-/* The model's rows where the file's are. */
-static unsigned char *filed_row(pool_model *model, int slot, int layer, int side) {
-    int64_t at = FILED_BLOCK * BLOCK_SIZE + FILED_FIRST + slot;
-    return side == 0 ? pool_model_k(model, layer, at) : pool_model_v(model, layer, at);
-}
-
-static void prepare_file(void *at) {
-    prepare_pool(at);
-    memset(filed, POISON, sizeof filed);
-}
-
-static pagedcl_status call_save(void *at) {
-    return transfer_file(at, pagedcl_cache_save);
-}
-
-static void verify_save(void *at) {
-    scene *s = at;
-    verify_pool(s);
-    for (int slot = 0; slot < FILED_SLOTS; slot++)
-        for (int layer = 0; layer < LAYERS; layer++)
-            for (int side = 0; side < 2; side++)
-                expect_same_bytes("save", "row", filed[slot][layer][side], filed_row(&s->before, slot, layer, side),
-                                  FILED_ROW);
-}
-
-static void untouched_save(void *at) {
-    untouched_pool(at);
-    expect_poison(filed, sizeof filed);
-}
-
-static void exhaust_file(operation op) {
-    op.prepare = op.prepare != NULL ? op.prepare : prepare_file;
-    op.tolerated[0] = (stub_tolerance){STUB_clReleaseEvent, "there is no second try at a release"};
-    scene s = scene_open();
-    scene_fill(&s);
-    exhaust(&op, &s);
-    scene_close(&s);
-}
-
-Test(stub_cache, save_survives_every_failure) {
-    exhaust_file((operation){
-        .name = "pagedcl_cache_save", .call = call_save, .verify = verify_save, .untouched = untouched_save});
-}
-
-static pagedcl_status call_load(void *at) {
-    scene *s = at;
-    for (int slot = 0; slot < FILED_SLOTS; slot++)
-        for (int layer = 0; layer < LAYERS; layer++)
-            for (int side = 0; side < 2; side++) {
-                memset(filed[slot][layer][side], 1 + slot + 4 * layer + 16 * side, FILED_ROW);
-                memcpy(filed_row(&s->after, slot, layer, side), filed[slot][layer][side], FILED_ROW);
-            }
-    return transfer_file(s, pagedcl_cache_load);
-}
-
-Test(stub_cache, load_survives_every_failure) {
-    exhaust_file((operation){
-        .name = "pagedcl_cache_load", .call = call_load, .verify = verify_pool, .untouched = untouched_pool});
 }
 
 /* ---- exchange of buffers ---- */

@@ -126,11 +126,14 @@ static float8 pool_load8(pool_row row, int d, int dim) {
 }
 
 /* The scale with which elements are to be stored that share one, from their largest magnitude. The product is the same
-   on every device, which a quotient need not be. */
+   on every device, which a quotient need not be. A scale is a normal number, whatever the rows hold: 0 and infinity
+   would make NaNs of a row's other elements. */
+#define LEAST_SCALE FLT_MIN
+#define MOST_SCALE (0.999999f * FLT_MAX / LARGEST(KV))
 static float pool_scale_for(float pool_scale, float largest) {
 #if KV_STORED_SCALES
     (void)pool_scale;
-    return largest > 0 ? SCALE_UP(SCALE)(largest * (1.0f / LARGEST(KV))) : 1;
+    return largest > 0 ? SCALE_UP(SCALE)(clamp(largest * (1.0f / LARGEST(KV)), LEAST_SCALE, MOST_SCALE)) : 1;
 #else
     (void)largest;
     return pool_scale;

@@ -51,9 +51,6 @@ typedef struct pagedcl_pool_buffers {
     int64_t v_offset;
 } pagedcl_pool_buffers;
 
-/* Elements along a row of an int4 pool that share a scale; the last ones of a row may be fewer. */
-enum { PAGEDCL_INT4_GROUP = 32 };
-
 typedef struct pagedcl_cache_desc {
     size_t struct_size;         /* sizeof(pagedcl_cache_desc), set by PAGEDCL_CACHE_DESC_INIT */
     int32_t num_layers;         /* 0 means 1 */
@@ -72,7 +69,8 @@ typedef struct pagedcl_cache_desc {
                                             library allocates. Sub-buffers are welcome */
     pagedcl_pool_strides k_strides, v_strides; /* with buffers; all 0: those of `layout` */
     int32_t scale_per_row;  /* of an 8-bit dtype. 1: each token and KV head has a scale of its own, found by the write
-                                   as its largest magnitude / the largest element. Behind a block's elements, padded to
+                                   as its largest magnitude / the largest element, and in any case a normal number: an
+                                   infinity counts as the largest float. Behind a block's elements, padded to
                                    4 bytes, lie its scales: float32 [block_size, num_kv_heads]. 0: k_scale and v_scale.
                                    An int4 pool always has scales there, see below */
     float k_scale, v_scale; /* of an 8-bit dtype without scale_per_row: value = element * scale. 0: 1 */

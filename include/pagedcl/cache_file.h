@@ -11,8 +11,9 @@
  *     pagedcl_blocks_save(blocks, path, &geometry, seqs, num_seqs, pagedcl_cache_save, &transfer);
  *     pagedcl_blocks_load(blocks, path, &geometry, pagedcl_cache_load, &transfer, seqs, capacity, &num_seqs);
  *
- * Rows are in the file as they are, whatever the layout of the pool. Pools of 8-bit dtypes, of which a row means nothing
- * without its scale, and those whose V lies in K or has another head_dim are not supported.
+ * Pools of every dtype, scales and layout go into files and come back bit for bit, into any layout. Those whose scales are
+ * the pool's own, k_scale and v_scale, load into pools with the same ones: that another one is refused keeps elements as
+ * they are.
  */
 #ifndef PAGEDCL_CACHE_FILE_H
 #define PAGEDCL_CACHE_FILE_H
@@ -34,12 +35,12 @@ typedef struct pagedcl_cache_transfer {
 #define PAGEDCL_CACHE_TRANSFER_INIT \
     { .struct_size = sizeof(pagedcl_cache_transfer) }
 
-/* What the pool holds for a token. Errors: INVALID_ARGUMENT, UNSUPPORTED (see above). */
+/* What the pool holds for a token. Errors: INVALID_ARGUMENT. */
 PAGEDCL_API pagedcl_status pagedcl_cache_geometry(const pagedcl_cache *cache, pagedcl_kv_geometry *geometry);
 
 /*
  * A pagedcl_kv_transfer from the device, and one to it. They allocate a block's memory on the host.
- * Errors: INVALID_ARGUMENT, INVALID_BLOCK, INVALID_SLOT, UNSUPPORTED, SIZE_OVERFLOW, OUT_OF_MEMORY, OPENCL_ERROR.
+ * Errors: INVALID_ARGUMENT, INVALID_BLOCK, INVALID_SLOT, SIZE_OVERFLOW, OUT_OF_MEMORY, OPENCL_ERROR.
  */
 PAGEDCL_API pagedcl_status pagedcl_cache_save(void *user, int32_t group, int32_t block, int32_t first_slot,
                                               int32_t num_slots, void *kv);

@@ -23,6 +23,9 @@ typedef enum pagedcl_dtype {
     PAGEDCL_INT4 = 7,        /* -7 to 7; two in a byte, the first one in the lower half */
 } pagedcl_dtype;
 
+/* Elements along a row of int4 that share a scale; the last ones of a row may be fewer. */
+enum { PAGEDCL_INT4_GROUP = 32 };
+
 /* Bytes of one element; 0 for int4, half of a byte, and for a value that is no dtype. */
 PAGEDCL_API size_t pagedcl_dtype_size(pagedcl_dtype dtype);
 

@@ -2,13 +2,15 @@
 /*
  * A libFuzzer target: files of sequences. The first byte chooses between the bytes as a file, and the bytes as edits of
  * a good file: two of position, one that says how much is overwritten, then that. Checksums are put right afterwards, so
- * that the numbers themselves are tried. What is loaded must leave a manager without fault, and what is not, nothing.
+ * that the numbers themselves are tried, and the scales of the first sequence. What is loaded must leave a manager without fault, and what is not, nothing.
  */
 #define _GNU_SOURCE
 
 #include "blocks_file.h"
 #include "support/kv_pool.h"
+#include "support/saved_file.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,24 +79,17 @@ static void edit(unsigned char *bytes, size_t size, const uint8_t *data, size_t 
     }
 }
 
-/* Puts the magic and the checksums of head, manifest and tail right; those of the data cannot be. */
-static void seal(unsigned char *bytes, size_t size) {
-    pcl_file_tail tail;
-    if (size < sizeof(pcl_file_head) + sizeof tail)
-        return;
-    memcpy(bytes, pcl_file_magic, sizeof pcl_file_magic);
-    memcpy(&tail, bytes + size - sizeof tail, sizeof tail);
-    memcpy(tail.magic, pcl_file_magic, sizeof tail.magic);
-    if (tail.manifest_offset <= size && tail.manifest_size <= size - tail.manifest_offset)
-        tail.manifest_checksum = pcl_file_checksum(0, bytes + tail.manifest_offset, tail.manifest_size);
-    uint64_t sum = pcl_file_checksum(0, bytes, sizeof(pcl_file_head));
-    for (size_t g = 0; g < KV_GROUPS; g++)
-        if (sizeof(pcl_file_head) + (g + 1) * sizeof(pcl_file_group) <= size)
-            sum = pcl_file_checksum(sum, bytes + sizeof(pcl_file_head) + g * sizeof(pcl_file_group),
-                                    sizeof(pcl_file_group));
-    tail.head_checksum = sum;
-    tail.checksum = pcl_file_checksum(0, &tail, offsetof(pcl_file_tail, checksum));
-    memcpy(bytes + size - sizeof tail, &tail, sizeof tail);
+/* What was loaded: no scale of the sequence that a file must not have. */
+static bool scales_are_valid(const kv_pool *pool, pagedcl_seq seq) {
+    int64_t length = 0;
+    MUST(pagedcl_blocks_seq_length(pool->blocks, seq, &length) == PAGEDCL_SUCCESS);
+    bool valid = true;
+    for (int64_t p = 0; p < length; p++) {
+        float scale;
+        memcpy(&scale, kv_pool_token(pool, seq, 1, p) + KV_SCALE_AT, sizeof scale);
+        valid &= scale >= 0 && scale <= FLT_MAX;
+    }
+    return valid;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -108,7 +103,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memcpy(bytes, data[0] % 4 == 0 ? data + 1 : good, file_size);
     if (data[0] % 4 != 0)
         edit(bytes, file_size, data + 1, size - 1);
-    seal(bytes, file_size);
+    for (int g = 0; g < KV_GROUPS; g++)
+        saved_file_seal_data(bytes, file_size, g, kv_token_bytes[g]);
+    saved_file_seal(bytes, file_size, KV_GROUPS);
 
     char path[64];
     int fd = memory_file(path, sizeof path);
@@ -122,6 +119,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     MUST(pagedcl_blocks_check(pool.blocks) == PAGEDCL_SUCCESS);
     MUST(pagedcl_blocks_get_stats(pool.blocks, &stats) == PAGEDCL_SUCCESS);
     MUST(status == PAGEDCL_SUCCESS ? stats.num_seqs == num_seqs : stats.free == 32);
+    for (int64_t i = 0; i < num_seqs; i++)
+        MUST(scales_are_valid(&pool, seqs[i]));
     for (int64_t i = 0; i < num_seqs; i++)
         MUST(pagedcl_blocks_seq_free(pool.blocks, seqs[i]) == PAGEDCL_SUCCESS);
     MUST(pagedcl_blocks_check(pool.blocks) == PAGEDCL_SUCCESS);

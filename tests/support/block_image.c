@@ -90,13 +90,18 @@ static void transfer(const block_image *image, pagedcl_cache *cache, bool downlo
     free(v);
 }
 
+block_image block_image_download(pagedcl_cache *cache) {
+    block_image image = block_image_create(cache, desc_of(cache).num_blocks);
+    transfer(&image, cache, true);
+    return image;
+}
+
 void block_image_upload(const block_image *image, pagedcl_cache *cache) {
     transfer(image, cache, false);
 }
 
 void block_image_expect(const block_image *image, pagedcl_cache *cache, const char *name) {
-    block_image got = block_image_create(cache, image->num_blocks);
-    transfer(&got, cache, true);
+    block_image got = block_image_download(cache);
     for (int32_t block = 0; block < image->num_blocks; block++) {
         char what[32];
         snprintf(what, sizeof what, "block %d", block);

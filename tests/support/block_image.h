@@ -21,6 +21,9 @@ void block_image_randomize(block_image *image, const pagedcl_cache *cache, uint6
 
 unsigned char *block_image_at(const block_image *image, int32_t block);
 
+/* Of the device's blocks, as many as the cache has: to free by block_image_destroy. */
+block_image block_image_download(pagedcl_cache *cache);
+
 /* To the device, blocking. The image has as many blocks as the cache. */
 void block_image_upload(const block_image *image, pagedcl_cache *cache);
 

@@ -3,6 +3,7 @@
 
 #include "elements.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -90,6 +91,11 @@ static size_t scale_at(const block_layout *layout, int32_t token, int32_t head, 
     return layout->scales_offset + (row * row_scales(layout) + (size_t)(d / layout->scale_group)) * scale_bytes(layout);
 }
 
+size_t block_scales(const block_layout *layout, int32_t token, int32_t head, size_t *bytes) {
+    *bytes = layout->scale_group > 0 ? row_scales(layout) * scale_bytes(layout) : 0;
+    return *bytes > 0 ? scale_at(layout, token, head, 0) : 0;
+}
+
 double block_scale(const block_layout *layout, const unsigned char *block, int32_t token, int32_t head, int32_t d) {
     float scale = layout->scale;
     if (layout->scale_group > 0)
@@ -111,6 +117,7 @@ static float store_scale(const block_layout *layout, unsigned char *at, const fl
         largest = fmaxf(largest, fabsf(values[i]));
     if (largest > 0)
         scale = largest * (1.0f / (float)code_largest(layout->dtype));
+    scale = fminf(fmaxf(scale, FLT_MIN), 0.999999f * FLT_MAX / (float)code_largest(layout->dtype));
     if (layout->dtype != PAGEDCL_INT4) {
         memcpy(at, &scale, sizeof(scale));
         return scale;

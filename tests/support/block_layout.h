@@ -47,6 +47,9 @@ block_layout block_layout_of(const pagedcl_cache_desc *desc, int32_t head_dim, f
 /* Where the row of a token and head begins. */
 size_t block_row(const block_layout *layout, int32_t token, int32_t head);
 
+/* Where the scales of that row are stored, and how many bytes they have: 0 when none are stored. */
+size_t block_scales(const block_layout *layout, int32_t token, int32_t head, size_t *bytes);
+
 double block_scale(const block_layout *layout, const unsigned char *block, int32_t token, int32_t head, int32_t d);
 
 /* Element d of a quantised row. */

@@ -4,15 +4,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { LAYERS_1 = 3, DIM_1 = KV_SCALE_AT, DIM_V_1 = 2 };
+
 const pagedcl_kv_geometry kv_geometry[KV_GROUPS] = {
     {.num_layers = 1, .num_kv_heads = 3, .head_dim = 1, .dtype = PAGEDCL_FLOAT16},
-    {.num_layers = 3, .num_kv_heads = 1, .head_dim = 1, .dtype = PAGEDCL_FLOAT32},
+    {.num_layers = LAYERS_1,
+     .num_kv_heads = 1,
+     .head_dim = DIM_1,
+     .dtype = PAGEDCL_INT8,
+     .head_dim_v = DIM_V_1,
+     .scale_per_row = 1},
 };
 
-static const size_t token_bytes[KV_GROUPS] = {12, 24};
+const size_t kv_token_bytes[KV_GROUPS] = {12, LAYERS_1 *(DIM_1 + DIM_V_1 + 2 * sizeof(float))};
 
 static unsigned char *slot_of(const kv_pool *pool, int32_t group, int64_t slot) {
-    return pool->memory[group] + (size_t)slot * token_bytes[group];
+    return pool->memory[group] + (size_t)slot * kv_token_bytes[group];
 }
 
 kv_pool kv_pool_create(int32_t num_blocks, int32_t block_size_0, int32_t block_size_1, const int64_t *windows,
@@ -28,7 +35,7 @@ kv_pool kv_pool_create(int32_t num_blocks, int32_t block_size_0, int32_t block_s
     if (pagedcl_blocks_create(&desc, &pool.blocks) != PAGEDCL_SUCCESS)
         abort();
     for (int g = 0; g < KV_GROUPS; g++) {
-        size_t bytes = (size_t)num_blocks * (size_t)pool.block_sizes[g] * token_bytes[g];
+        size_t bytes = (size_t)num_blocks * (size_t)pool.block_sizes[g] * kv_token_bytes[g];
         pool.memory[g] = malloc(bytes);
         if (pool.memory[g] == NULL)
             abort();
@@ -48,18 +55,26 @@ static void pattern(const int32_t *tokens, int64_t p, int32_t group, unsigned ch
     uint64_t value = (uint64_t)group + 1;
     for (int64_t i = 0; i <= p; i++)
         value = (value + (uint64_t)(uint32_t)tokens[i] + 1) * UINT64_C(0x9e3779b97f4a7c15);
-    for (size_t i = 0; i < token_bytes[group]; i++, value = value * 5 + 1)
+    for (size_t i = 0; i < kv_token_bytes[group]; i++, value = value * 5 + 1)
         bytes[i] = (unsigned char)(value >> 40);
+    /* Scales are finite and not below 0. */
+    for (size_t i = DIM_1; group == 1 && i < kv_token_bytes[1]; i += DIM_1 + DIM_V_1 + 2 * sizeof(float)) {
+        bytes[i + 3] &= 0x3f;
+        bytes[i + 3 + sizeof(float) + DIM_V_1] &= 0x3f;
+    }
+}
+
+unsigned char *kv_pool_token(const kv_pool *pool, pagedcl_seq seq, int32_t group, int64_t p) {
+    int64_t slot;
+    if (pagedcl_blocks_slots(pool->blocks, seq, group, p, 1, &slot) != PAGEDCL_SUCCESS)
+        abort();
+    return slot < 0 ? NULL : slot_of(pool, group, slot);
 }
 
 void kv_pool_fill(kv_pool *pool, pagedcl_seq seq, const int32_t *tokens, int64_t first, int64_t num_tokens) {
     for (int32_t g = 0; g < KV_GROUPS; g++)
-        for (int64_t p = first; p < first + num_tokens; p++) {
-            int64_t slot;
-            if (pagedcl_blocks_slots(pool->blocks, seq, g, p, 1, &slot) != PAGEDCL_SUCCESS)
-                abort();
-            pattern(tokens, p, g, slot_of(pool, g, slot));
-        }
+        for (int64_t p = first; p < first + num_tokens; p++)
+            pattern(tokens, p, g, kv_pool_token(pool, seq, g, p));
 }
 
 bool kv_pool_holds(const kv_pool *pool, pagedcl_seq seq, const int32_t *tokens, int64_t num_tokens) {
@@ -69,11 +84,9 @@ bool kv_pool_holds(const kv_pool *pool, pagedcl_seq seq, const int32_t *tokens, 
     for (int32_t g = 0; g < KV_GROUPS; g++)
         for (int64_t p = 0; p < num_tokens; p++) {
             unsigned char want[KV_TOKEN_BYTES];
-            int64_t slot;
-            if (pagedcl_blocks_slots(pool->blocks, seq, g, p, 1, &slot) != PAGEDCL_SUCCESS)
-                return false;
+            const unsigned char *got = kv_pool_token(pool, seq, g, p);
             pattern(tokens, p, g, want);
-            if (slot >= 0 && memcmp(slot_of(pool, g, slot), want, token_bytes[g]) != 0)
+            if (got != NULL && memcmp(got, want, kv_token_bytes[g]) != 0)
                 return false;
         }
     return true;
@@ -81,7 +94,7 @@ bool kv_pool_holds(const kv_pool *pool, pagedcl_seq seq, const int32_t *tokens, 
 
 static pagedcl_status transfer(kv_pool *pool, int32_t group, int32_t block, int32_t first_slot, int32_t num_slots,
                                void *kv, bool read) {
-    size_t bytes = (size_t)num_slots * token_bytes[group];
+    size_t bytes = (size_t)num_slots * kv_token_bytes[group];
     unsigned char *memory = slot_of(pool, group, (int64_t)block * pool->block_sizes[group] + first_slot);
     if (++pool->transfers == pool->fail_at)
         return PAGEDCL_DEVICE_LOST;

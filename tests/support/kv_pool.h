@@ -16,8 +16,12 @@ typedef struct kv_pool {
     int64_t transfers, fail_at; /* the transfer that fails, from 1; 0: none */
 } kv_pool;
 
-/* What both groups hold: 12 and 24 bytes a token. */
+/* What both groups hold: float16, and int8 rows of 3 and 2 elements, each with a scale of its own. */
 extern const pagedcl_kv_geometry kv_geometry[KV_GROUPS];
+extern const size_t kv_token_bytes[KV_GROUPS];
+
+/* Where in a token of group 1 its first scale is. */
+enum { KV_SCALE_AT = 3 };
 
 /* A pool whose groups have blocks of these sizes. windows: NULL for none. */
 kv_pool kv_pool_create(int32_t num_blocks, int32_t block_size_0, int32_t block_size_1, const int64_t *windows,
@@ -29,6 +33,9 @@ void kv_pool_fill(kv_pool *pool, pagedcl_seq seq, const int32_t *tokens, int64_t
 
 /* Whether every position that the tables show holds what it must. */
 bool kv_pool_holds(const kv_pool *pool, pagedcl_seq seq, const int32_t *tokens, int64_t num_tokens);
+
+/* The token at position p of the sequence, kv_token_bytes[group] bytes. */
+unsigned char *kv_pool_token(const kv_pool *pool, pagedcl_seq seq, int32_t group, int64_t p);
 
 /* The transfers of pagedcl_blocks_save and _load; user is the pool. */
 pagedcl_status kv_pool_read(void *user, int32_t group, int32_t block, int32_t first_slot, int32_t num_slots, void *kv);

@@ -24,5 +24,10 @@ install(FILES ${CMAKE_CURRENT_BINARY_DIR}/pagedclConfig.cmake ${CMAKE_CURRENT_BI
 # The prefix is relative to the file, so an installed tree may be moved.
 file(RELATIVE_PATH prefix_from_pc ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" prefix_from_pc "${prefix_from_pc}")
+if(PAGEDCL_OPENCL STREQUAL "link")
+  set(pc_requires OpenCL)
+elseif(CMAKE_DL_LIBS)
+  set(pc_dl " -l${CMAKE_DL_LIBS}")
+endif()
 configure_file(cmake/pagedcl.pc.in pagedcl.pc @ONLY)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/pagedcl.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -2,6 +2,7 @@
 #include "device_list.h"
 
 #include "caps.h"
+#include "opencl_load.h"
 #include "status.h"
 #include "struct_size.h"
 
@@ -14,6 +15,13 @@
 enum { MAX_DEVICES_PER_PLATFORM = 256 };
 
 static pagedcl_status no_platform(void) {
+    const char *missing = pcl_opencl_missing();
+    if (missing != NULL)
+        return pcl_fail(
+            PAGEDCL_NO_PLATFORM,
+            "OpenCL is not installed (%s): install the OpenCL loader, which is ocl-icd-libopencl1 in Debian "
+            "and Ubuntu, and the GPU vendor's OpenCL driver, or pocl-opencl-icd for the CPU",
+            missing);
     return pcl_fail(PAGEDCL_NO_PLATFORM,
                     "no OpenCL driver is installed, or the ICD loader cannot find one: install the GPU vendor's OpenCL "
                     "driver, or pocl-opencl-icd for the CPU; OCL_ICD_VENDORS and OCL_ICD_FILENAMES change where the "

@@ -22,6 +22,14 @@ static inline void pcl_mutex_unlock(pcl_mutex *mutex) {
     pthread_mutex_unlock(mutex);
 }
 
+typedef pthread_once_t pcl_once;
+#define PCL_ONCE_INIT PTHREAD_ONCE_INIT
+
+/* Calls `call` if nobody did yet, and returns when it has returned. */
+static inline void pcl_call_once(pcl_once *once, void (*call)(void)) {
+    pthread_once(once, call);
+}
+
 /*
  * Calls work(arg, i) once for each i below count, on up to the machine's number of processors of threads, the
  * caller's among them, and returns when all are done. Where no thread can be made, the caller's does it all.

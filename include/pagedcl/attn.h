@@ -41,6 +41,7 @@
 #define PAGEDCL_ATTN_H
 
 #include <pagedcl/cache.h>
+#include <pagedcl/init.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -81,8 +82,7 @@ typedef struct pagedcl_attn_desc {
     pagedcl_path paths;
     int32_t device_tables; /* 1: batches take block_table_mem, with a cache; 0: block_table */
 } pagedcl_attn_desc;
-#define PAGEDCL_ATTN_DESC_INIT \
-    { .struct_size = sizeof(pagedcl_attn_desc) }
+#define PAGEDCL_ATTN_DESC_INIT PAGEDCL_INIT(pagedcl_attn_desc)
 
 /*
  * Makes an operator and builds its kernels, several at once (blocking).
@@ -128,8 +128,7 @@ typedef struct pagedcl_varlen_batch {
     cl_uint num_events;         /* what the plan's commands wait for: events, as in OpenCL */
     const cl_event *events;
 } pagedcl_varlen_batch;
-#define PAGEDCL_VARLEN_BATCH_INIT \
-    { .struct_size = sizeof(pagedcl_varlen_batch) }
+#define PAGEDCL_VARLEN_BATCH_INIT PAGEDCL_INIT(pagedcl_varlen_batch)
 
 /*
  * Whether work-groups of a decode batch take several sequences at once where their tables begin with the same blocks, a
@@ -170,8 +169,7 @@ typedef struct pagedcl_decode_batch {
     const cl_event *events;
     pagedcl_sharing share_prefix;
 } pagedcl_decode_batch;
-#define PAGEDCL_DECODE_BATCH_INIT \
-    { .struct_size = sizeof(pagedcl_decode_batch) }
+#define PAGEDCL_DECODE_BATCH_INIT PAGEDCL_INIT(pagedcl_decode_batch)
 
 /*
  * Checks a batch, divides it among work-groups and uploads it by one write; the plan then stands for it until the next
@@ -221,8 +219,7 @@ typedef struct pagedcl_attn_args {
     int64_t rotary_sin_offset;
     int64_t rotary_positions; /* at least the longest seqlen_k of the batch */
 } pagedcl_attn_args;
-#define PAGEDCL_ATTN_ARGS_INIT \
-    { .struct_size = sizeof(pagedcl_attn_args) }
+#define PAGEDCL_ATTN_ARGS_INIT PAGEDCL_INIT(pagedcl_attn_args)
 
 /*
  * Enqueues the attention of the planned batch, append included; *event covers both.

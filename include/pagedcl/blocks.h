@@ -26,6 +26,7 @@
 #ifndef PAGEDCL_BLOCKS_H
 #define PAGEDCL_BLOCKS_H
 
+#include <pagedcl/init.h>
 #include <pagedcl/status.h>
 
 #include <stddef.h>
@@ -57,8 +58,7 @@ typedef struct pagedcl_blocks_desc {
     int32_t num_host_blocks;   /* blocks of the host tier, see swap.h */
     uint64_t prefix_hash_seed; /* a secret one makes collisions unpredictable: they cost time, never a wrong hit */
 } pagedcl_blocks_desc;
-#define PAGEDCL_BLOCKS_DESC_INIT \
-    { .struct_size = sizeof(pagedcl_blocks_desc) }
+#define PAGEDCL_BLOCKS_DESC_INIT PAGEDCL_INIT(pagedcl_blocks_desc)
 
 /* A block whose content must be copied on the device, in all layers of the group. */
 typedef struct pagedcl_block_copy {
@@ -103,8 +103,7 @@ typedef struct pagedcl_blocks_stats {
 
     int64_t host_unwiped; /* free blocks of the host tier that must be wiped first */
 } pagedcl_blocks_stats;
-#define PAGEDCL_BLOCKS_STATS_INIT \
-    { .struct_size = sizeof(pagedcl_blocks_stats) }
+#define PAGEDCL_BLOCKS_STATS_INIT PAGEDCL_INIT(pagedcl_blocks_stats)
 
 /*
  * Makes a manager with all blocks free. Host memory: 40 bytes a block, and the tables; with prefix_cache some 70 bytes

@@ -24,6 +24,7 @@
 
 #include <pagedcl/device.h>
 #include <pagedcl/dtype.h>
+#include <pagedcl/init.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -75,8 +76,7 @@ typedef struct pagedcl_cache_desc {
                                    An int4 pool always has scales there, see below */
     float k_scale, v_scale; /* of an 8-bit dtype without scale_per_row: value = element * scale. 0: 1 */
 } pagedcl_cache_desc;
-#define PAGEDCL_CACHE_DESC_INIT \
-    { .struct_size = sizeof(pagedcl_cache_desc) }
+#define PAGEDCL_CACHE_DESC_INIT PAGEDCL_INIT(pagedcl_cache_desc)
 
 /*
  * int4: a row of a token and KV head has ceil(head_dim / 2) bytes; the upper half of an odd row's last byte is 0. Behind

@@ -20,6 +20,7 @@
 
 #include <pagedcl/blocks_file.h>
 #include <pagedcl/cache.h>
+#include <pagedcl/init.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,8 +33,7 @@ typedef struct pagedcl_cache_transfer {
     int32_t num_groups;
     cl_command_queue queue; /* NULL: that of each cache's device */
 } pagedcl_cache_transfer;
-#define PAGEDCL_CACHE_TRANSFER_INIT \
-    { .struct_size = sizeof(pagedcl_cache_transfer) }
+#define PAGEDCL_CACHE_TRANSFER_INIT PAGEDCL_INIT(pagedcl_cache_transfer)
 
 /* What the pool holds for a token. Errors: INVALID_ARGUMENT. */
 PAGEDCL_API pagedcl_status pagedcl_cache_geometry(const pagedcl_cache *cache, pagedcl_kv_geometry *geometry);

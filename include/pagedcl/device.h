@@ -12,6 +12,7 @@
 #ifndef PAGEDCL_DEVICE_H
 #define PAGEDCL_DEVICE_H
 
+#include <pagedcl/init.h>
 #include <pagedcl/opencl.h>
 #include <pagedcl/status.h>
 
@@ -70,8 +71,7 @@ typedef struct pagedcl_device_info {
     pagedcl_tier tier;     /* what PAGEDCL_TIER_AUTO means here */
     char tier_reason[256]; /* why that tier, and why not the higher ones; or why not usable */
 } pagedcl_device_info;
-#define PAGEDCL_DEVICE_INFO_INIT \
-    { .struct_size = sizeof(pagedcl_device_info) }
+#define PAGEDCL_DEVICE_INFO_INIT PAGEDCL_INIT(pagedcl_device_info)
 
 typedef enum pagedcl_log_level {
     PAGEDCL_LOG_INFO = 0,    /* what was chosen, built, loaded */
@@ -91,8 +91,7 @@ typedef struct pagedcl_device_options {
                                    XDG_CACHE_HOME/pagedcl, else HOME/.cache/pagedcl. "": no cache on disk */
     int32_t profiling;     /* not 0: open makes the queue with CL_QUEUE_PROFILING_ENABLE */
 } pagedcl_device_options;
-#define PAGEDCL_DEVICE_OPTIONS_INIT \
-    { .struct_size = sizeof(pagedcl_device_options) }
+#define PAGEDCL_DEVICE_OPTIONS_INIT PAGEDCL_INIT(pagedcl_device_options)
 
 /* What building programs cost on this device so far, in this process. */
 typedef struct pagedcl_build_stats {
@@ -102,8 +101,7 @@ typedef struct pagedcl_build_stats {
     double compile_seconds; /* wall-clock of builds from source; builds that ran at once count once */
     double load_seconds;    /* wall-clock of loads; likewise */
 } pagedcl_build_stats;
-#define PAGEDCL_BUILD_STATS_INIT \
-    { .struct_size = sizeof(pagedcl_build_stats) }
+#define PAGEDCL_BUILD_STATS_INIT PAGEDCL_INIT(pagedcl_build_stats)
 
 /*
  * Lists every device of every platform, in the ICD loader's order, usable or not: writes the first `capacity` into

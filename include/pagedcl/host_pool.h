@@ -15,6 +15,7 @@
 #define PAGEDCL_HOST_POOL_H
 
 #include <pagedcl/cache.h>
+#include <pagedcl/init.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,8 +30,7 @@ typedef struct pagedcl_host_pool_desc {
     void *memory; /* the caller's own, num_blocks * the bytes of a host block, which must outlive the host pool. NULL:
                      the library allocates */
 } pagedcl_host_pool_desc;
-#define PAGEDCL_HOST_POOL_DESC_INIT \
-    { .struct_size = sizeof(pagedcl_host_pool_desc) }
+#define PAGEDCL_HOST_POOL_DESC_INIT PAGEDCL_INIT(pagedcl_host_pool_desc)
 
 /*
  * Makes a host pool for a cache, which it keeps alive, and builds its kernel (blocking). Its content is undefined.

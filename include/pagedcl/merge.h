@@ -11,6 +11,7 @@
 #define PAGEDCL_MERGE_H
 
 #include <pagedcl/cache.h>
+#include <pagedcl/init.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,8 +25,7 @@ typedef struct pagedcl_merge_desc {
     int32_t head_dim;    /* of the values, 1 to 576 */
     pagedcl_dtype dtype; /* of out_a, out_b and out. Default: float32 */
 } pagedcl_merge_desc;
-#define PAGEDCL_MERGE_DESC_INIT \
-    { .struct_size = sizeof(pagedcl_merge_desc) }
+#define PAGEDCL_MERGE_DESC_INIT PAGEDCL_INIT(pagedcl_merge_desc)
 
 /* One side of a merge, or its result: out [T, num_heads, head_dim], and LSE, float32 [T, num_heads] contiguous. */
 typedef struct pagedcl_partial {

@@ -19,6 +19,7 @@
 #define PAGEDCL_PREFIX_H
 
 #include <pagedcl/blocks.h>
+#include <pagedcl/init.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -49,8 +50,7 @@ typedef struct pagedcl_prompt {
     int32_t
         min_partial; /* tokens of a block that are worth its copy; 0: 1. From the block size on: whole blocks only */
 } pagedcl_prompt;
-#define PAGEDCL_PROMPT_INIT \
-    { .struct_size = sizeof(pagedcl_prompt) }
+#define PAGEDCL_PROMPT_INIT PAGEDCL_INIT(pagedcl_prompt)
 
 /*
  * Makes a sequence of the longest cached prefix of the prompt; *num_cached, its length, is at most num_tokens - 1, so

@@ -17,6 +17,7 @@
 #define PAGEDCL_STEP_H
 
 #include <pagedcl/blocks.h>
+#include <pagedcl/init.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -76,8 +77,7 @@ typedef struct pagedcl_victim {
     int64_t num_blocks; /* blocks that become free or cached when it goes */
     int32_t can_swap;   /* 1: the host tier has room for it (pagedcl_blocks_swap_out); 0: free and compute it again */
 } pagedcl_victim;
-#define PAGEDCL_VICTIM_INIT \
-    { .struct_size = sizeof(pagedcl_victim) }
+#define PAGEDCL_VICTIM_INIT PAGEDCL_INIT(pagedcl_victim)
 
 /*
  * Proposes one of the candidates by `policy`; sequences that give back no block, are swapped out or are in the open

@@ -4,6 +4,7 @@
 #include "support/block_image.h"
 #include "support/expect.h"
 #include "support/fixture.h"
+#include "support/pool_shape.h"
 #include "support/random.h"
 
 #include <pagedcl/actions.h>
@@ -14,47 +15,32 @@
 
 enum { MAX_ACTIONS = 64 };
 
-typedef struct pool_shape {
-    const char *name;
-    int32_t num_layers, num_blocks, block_size, num_kv_heads, head_dim, head_dim_v, v_in_k;
-    pagedcl_dtype dtype;
-    int32_t scale_per_row;
-    pagedcl_layout layout;
-    int32_t segment_blocks; /* the most blocks of K that a segment may hold, 0: as many as the device allows */
+/* A pool, with a host pool of some blocks, of which so many go through the staging buffer at once; 0: all. */
+typedef struct host_shape {
+    pool_shape pool;
     int32_t host_blocks, staged_blocks;
-} pool_shape;
+} host_shape;
 
-static const pool_shape shapes[] = {
-    {"float32, all staged at once", 3, 9, 16, 2, 80, 0, 0, PAGEDCL_FLOAT32, 0, PAGEDCL_LAYOUT_NHD, 0, 7, 0},
-    {"float16, units of 2 bytes", 2, 11, 1, 1, 7, 0, 0, PAGEDCL_FLOAT16, 0, PAGEDCL_LAYOUT_NHD, 0, 12, 1},
-    {"int8, units of a byte", 1, 8, 3, 1, 5, 0, 0, PAGEDCL_INT8, 0, PAGEDCL_LAYOUT_HND, 0, 5, 2},
-    {"int8, a scale per row", 2, 9, 3, 1, 5, 0, 0, PAGEDCL_INT8, 1, PAGEDCL_LAYOUT_NHD, 0, 5, 2},
-    {"float8, heads first, scales", 2, 8, 16, 3, 24, 0, 0, PAGEDCL_FLOAT8_E4M3, 1, PAGEDCL_LAYOUT_HND, 0, 9, 3},
-    {"bfloat16, segments of two blocks", 2, 11, 7, 2, 40, 0, 0, PAGEDCL_BFLOAT16, 0, PAGEDCL_LAYOUT_NHD, 2, 11, 4},
-    {"float16, K wider than V", 2, 8, 4, 2, 48, 16, 0, PAGEDCL_FLOAT16, 0, PAGEDCL_LAYOUT_NHD, 0, 6, 5},
-    {"int4, odd rows", 2, 9, 3, 1, 33, 7, 0, PAGEDCL_INT4, 0, PAGEDCL_LAYOUT_NHD, 0, 5, 2},
-    {"int4, heads first", 2, 8, 16, 3, 80, 0, 0, PAGEDCL_INT4, 0, PAGEDCL_LAYOUT_HND, 0, 9, 3},
-    {"float16, V in K", 2, 8, 4, 1, 72, 64, 1, PAGEDCL_FLOAT16, 0, PAGEDCL_LAYOUT_NHD, 0, 6, 2},
+static const host_shape shapes[] = {
+    {{"float32, all staged at once", 3, 9, 16, 2, 80, PAGEDCL_FLOAT32, .segment_blocks = 0}, 7, 0},
+    {{"float16, units of 2 bytes", 2, 11, 1, 1, 7, PAGEDCL_FLOAT16, .segment_blocks = 0}, 12, 1},
+    {{"int8, units of a byte", 1, 8, 3, 1, 5, PAGEDCL_INT8, .layout = PAGEDCL_LAYOUT_HND}, 5, 2},
+    {{"int8, a scale per row", 2, 9, 3, 1, 5, PAGEDCL_INT8, .scale_per_row = 1}, 5, 2},
+    {{"float8, heads first, scales", 2, 8, 16, 3, 24, PAGEDCL_FLOAT8_E4M3, 0, PAGEDCL_LAYOUT_HND, .scale_per_row = 1},
+     9,
+     3},
+    {{"float8, V in K, scales", 2, 8, 5, 1, 40, PAGEDCL_FLOAT8_E5M2, .scale_per_row = 1, .head_dim_v = 24, .v_in_k = 1},
+     6,
+     2},
+    {{"bfloat16, segments of two blocks", 2, 11, 7, 2, 40, PAGEDCL_BFLOAT16, .segment_blocks = 2}, 11, 4},
+    {{"float16, K wider than V", 2, 8, 4, 2, 48, PAGEDCL_FLOAT16, .head_dim_v = 16}, 6, 5},
+    {{"int4, odd rows", 2, 9, 3, 1, 33, PAGEDCL_INT4, .head_dim_v = 7}, 5, 2},
+    {{"int4, heads first, segments", 2, 8, 16, 3, 80, PAGEDCL_INT4, .segment_blocks = 3, .layout = PAGEDCL_LAYOUT_HND},
+     9,
+     3},
+    {{"float16, V in K", 2, 8, 4, 1, 72, PAGEDCL_FLOAT16, .head_dim_v = 64, .v_in_k = 1}, 6, 2},
 };
 enum { NUM_SHAPES = sizeof(shapes) / sizeof(shapes[0]) };
-
-static pagedcl_cache_desc desc_of(const pool_shape *shape) {
-    pagedcl_cache_desc desc = PAGEDCL_CACHE_DESC_INIT;
-    desc.num_layers = shape->num_layers;
-    desc.num_blocks = shape->num_blocks;
-    desc.block_size = shape->block_size;
-    desc.num_kv_heads = shape->num_kv_heads;
-    desc.head_dim = shape->head_dim;
-    desc.head_dim_v = shape->head_dim_v;
-    desc.v_in_k = shape->v_in_k;
-    desc.dtype = shape->dtype;
-    desc.scale_per_row = shape->scale_per_row;
-    desc.layout = shape->layout;
-    desc.max_segment_bytes = (uint64_t)shape->segment_blocks * (uint64_t)shape->block_size *
-                             (uint64_t)shape->num_kv_heads * (uint64_t)shape->head_dim *
-                             pagedcl_dtype_size(shape->dtype);
-    return desc;
-}
 
 /* A pool and a host pool with random content, and what they should hold. */
 typedef struct rig {
@@ -93,9 +79,9 @@ static rig rig_open_with(const pagedcl_cache_desc *desc, const char *name, int32
     return r;
 }
 
-static rig rig_open(const pool_shape *shape) {
-    pagedcl_cache_desc desc = desc_of(shape);
-    return rig_open_with(&desc, shape->name, shape->host_blocks, shape->staged_blocks);
+static rig rig_open(const host_shape *shape) {
+    pagedcl_cache_desc desc = pool_shape_desc(&shape->pool);
+    return rig_open_with(&desc, shape->pool.name, shape->host_blocks, shape->staged_blocks);
 }
 
 static void rig_close(rig *r) {
@@ -219,7 +205,7 @@ Test(host_pool, wipes_in_every_shape) {
 Test(host_pool, pools_of_the_caller) {
     pagedcl_device *device = fixture_open();
     for (pool_form form = POOL_HND; form <= POOL_WITH_GAPS; form++) {
-        pagedcl_cache_desc desc = desc_of(&shapes[0]);
+        pagedcl_cache_desc desc = pool_shape_desc(&shapes[0].pool);
         desc.num_layers = 2;
         desc.head_dim = 20;
         pool_model model = pool_model_create(&desc);
@@ -268,13 +254,12 @@ Test(host_pool, pools_of_the_caller) {
 
 /* ---- with the manager ---- */
 
-static const pool_shape small = {"float32, small",   2, 6, 4, 1, 8, 0, 0, PAGEDCL_FLOAT32, 0,
-                                 PAGEDCL_LAYOUT_NHD, 0, 4, 0};
+static const host_shape small = {{"float32, small", 2, 6, 4, 1, 8, PAGEDCL_FLOAT32, .segment_blocks = 0}, 4, 0};
 
 static pagedcl_blocks *make_manager(int32_t wipe) {
     pagedcl_blocks_desc desc = PAGEDCL_BLOCKS_DESC_INIT;
-    desc.num_blocks = small.num_blocks;
-    desc.block_size = small.block_size;
+    desc.num_blocks = small.pool.num_blocks;
+    desc.block_size = small.pool.block_size;
     desc.num_host_blocks = small.host_blocks;
     desc.wipe = wipe;
     pagedcl_blocks *blocks = NULL;
@@ -314,7 +299,7 @@ static void swap(rig *r, pagedcl_blocks *blocks, pagedcl_seq seq, pagedcl_action
 static void read_sequence(rig *r, pagedcl_blocks *blocks, pagedcl_seq seq, int64_t num_blocks, unsigned char *bytes) {
     int32_t row[MAX_ACTIONS];
     expect_ok(pagedcl_blocks_table(blocks, seq, 0, row, MAX_ACTIONS, NULL));
-    for (int32_t layer = 0; layer < small.num_layers; layer++) {
+    for (int32_t layer = 0; layer < small.pool.num_layers; layer++) {
         cl_event event;
         size_t side = (size_t)num_blocks * r->pool.k_bytes;
         unsigned char *at = bytes + 2 * (size_t)layer * side;
@@ -326,8 +311,8 @@ static void read_sequence(rig *r, pagedcl_blocks *blocks, pagedcl_seq seq, int64
 
 /* Out, somebody else writes all over the pool, and back into other blocks. */
 Test(host_pool, a_sequence_comes_back_as_it_was) {
-    pagedcl_cache_desc desc = desc_of(&small);
-    rig r = rig_open_with(&desc, small.name, small.host_blocks, 1);
+    pagedcl_cache_desc desc = pool_shape_desc(&small.pool);
+    rig r = rig_open_with(&desc, small.pool.name, small.host_blocks, 1);
     pagedcl_blocks *blocks = make_manager(0);
     make_sequence(blocks, 3);
     pagedcl_seq seq = make_sequence(blocks, 14);
@@ -380,7 +365,7 @@ Test(host_pool, b95_cancelled_while_on_its_way, .timeout = 30) {
     cr_assert(stats.waiting == 0 && stats.used == 6 && stats.host_free == small.host_blocks);
 
     /* The new owner's blocks hold what it writes, and the host pool serves on, on another queue. */
-    for (int32_t block = 0; block < small.num_blocks; block++)
+    for (int32_t block = 0; block < small.pool.num_blocks; block++)
         memset(block_image_at(&r.pool, block), block + 1, r.pool.block_bytes);
     block_image_upload(&r.pool, r.cache);
     expect_ok(pagedcl_blocks_truncate(blocks, next, 16));
@@ -457,7 +442,7 @@ Test(host_pool, b142_nothing_of_the_last_tenant_is_left) {
 
 /* A step of the manager's with all that it may name, in two lists: one call a group, whatever the order of groups. */
 Test(host_pool, a_step_of_two_groups) {
-    pagedcl_cache_desc descs[2] = {desc_of(&small), desc_of(&small)};
+    pagedcl_cache_desc descs[2] = {pool_shape_desc(&small.pool), pool_shape_desc(&small.pool)};
     descs[1].block_size = 2;
     descs[1].num_layers = 1;
     rig rigs[2];
@@ -465,7 +450,7 @@ Test(host_pool, a_step_of_two_groups) {
         rigs[g] = rig_open_with(&descs[g], g == 0 ? "group 0" : "group 1", 6, 2);
     const int32_t sizes[2] = {4, 2};
     pagedcl_blocks_desc desc = PAGEDCL_BLOCKS_DESC_INIT;
-    desc.num_blocks = small.num_blocks;
+    desc.num_blocks = small.pool.num_blocks;
     desc.block_size = 4;
     desc.num_groups = 2;
     desc.group_block_sizes = sizes;

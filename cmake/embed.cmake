@@ -4,7 +4,7 @@
 # Embeds OpenCL sources into a target. Each file, its #include "..." lines resolved against ROOT and marked with #line,
 # becomes build/.../kernels/<path>.cl (what offline compilers are given) and a C array
 #   const char pcl_source_<path with _>[];
-# that ends in a zero byte. They are made anew when any file under ROOT changes.
+# that ends in a zero byte. Other files are embedded as they are. They are made anew when any file under ROOT changes.
 function(pagedcl_embed target)
   cmake_parse_arguments(arg "" "ROOT" "FILES" ${ARGN})
   get_filename_component(root "${arg_ROOT}" ABSOLUTE)

@@ -22,6 +22,7 @@ typedef struct command {
 
 extern const command command_bench;
 extern const command command_bench_blocks;
+extern const command command_compare;
 extern const command command_devices;
 extern const command command_generate;
 extern const command command_replay;

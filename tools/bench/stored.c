@@ -8,10 +8,10 @@
 static bool has_spread(const json_t *row) {
     const json_t *spread = json_object_get(row, "device_us");
     const char *const keys[] = {"median", "low", "high"};
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (!(json_number_value(json_object_get(spread, keys[i])) > 0))
-            return false;
-    return true;
+    double values[3];
+    for (size_t i = 0; i < 3; i++)
+        values[i] = json_number_value(json_object_get(spread, keys[i]));
+    return values[1] > 0 && values[1] <= values[0] && values[0] <= values[2];
 }
 
 static bool check_document(const json_t *document, const file_error *error) {
@@ -41,7 +41,7 @@ json_t *bench_stored_open(const file_error *error) {
         file_fail(error, "%s", strerror(errno));
         return NULL;
     }
-    json_t *document = json_loadf(file, 0, &reason);
+    json_t *document = json_loadf(file, JSON_REJECT_DUPLICATES, &reason);
     fclose(file);
     if (document == NULL) {
         file_fail(error, "line %d: %s", reason.line, reason.text);

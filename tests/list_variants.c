@@ -258,7 +258,7 @@ static void list_probe(void) {
 /* The kernels of `pagedcl generate`. */
 static void list_engine(void) {
     layers own;
-    engine_error error;
+    tool_error error;
     if (!layers_create(&device, &own, &error)) {
         fprintf(stderr, "list_variants: %s\n", error.text);
         exit(1);
@@ -269,7 +269,7 @@ static void list_engine(void) {
 /* The kernels of `pagedcl bench`. */
 static void list_bench(void) {
     bench_rig rig = {.device = &device, .is_cpu = device.info.kind == PAGEDCL_DEVICE_CPU};
-    bench_error error;
+    tool_error error;
     cl_program program;
     bool listed = true;
     for (rig.fma_width = 4; listed && rig.fma_width <= (rig.is_cpu ? 16 : 4); rig.fma_width *= 2)

@@ -21,7 +21,7 @@ Test(bench_parts, the_device_fills_what_the_host_knows) {
     enum { ROWS = 5, COLUMNS = 67, FIRST = 3 };
     const int64_t first_row = ((int64_t)1 << 33) + 7;
     bench_rig rig;
-    bench_error error;
+    tool_error error;
     cr_assert(bench_rig_open(NULL, PAGEDCL_TIER_AUTO, false, &rig, &error), "%s", error.text);
     for (size_t i = 0; i < 3; i++) {
         size_t size = pagedcl_dtype_size(dtypes[i]), bytes = (FIRST + ROWS * COLUMNS) * size;
@@ -98,7 +98,7 @@ static reference_case make_case(bench_model model, int32_t query, int32_t layers
                                  .query = query,
                                  .layers = layers,
                                  .block_size = 16}};
-    bench_error error;
+    tool_error error;
     cr_assert(bench_batch_create(&r.cell, false, &r.batch, &error), "%s", error.text);
     for (int32_t i = 0; i < 3; i++) {
         r.seqlens_q[i] = query < r.batch.seqlens[i] ? query : r.batch.seqlens[i];
@@ -152,7 +152,7 @@ static void check_against_reference(bench_model model, int32_t query, int32_t la
     r.queries.seqlens = r.seqlens_q;
     r.queries.first_rows = r.first_rows;
     bench_expected e;
-    bench_error error;
+    tool_error error;
     cr_assert(bench_expected_create(&r.cell, &r.batch, &r.queries, effort, &e, &error), "%s", error.text);
     cr_expect_eq(e.all_samples * e.num_heads, layers * r.queries.total_rows * model.num_heads);
     cr_expect_gt(e.num_samples, 1);
@@ -214,7 +214,7 @@ static bool passes(const bench_rig *rig, const reference_case *r, const bench_ex
     cl_mem lse_mem = clCreateBuffer(rig->context, CL_MEM_COPY_HOST_PTR, (size_t)rows * sizeof *lse, lse, &code[1]);
     cr_assert(code[0] == CL_SUCCESS && code[1] == CL_SUCCESS);
     bench_check check = {0};
-    bench_error error = {0};
+    tool_error error = {0};
     bool passed = bench_expected_compare(rig, e, &r->queries, out_mem, lse_mem, &check, &error);
     cr_expect_eq(passed, check.max_error <= 1);
     if (!passed)
@@ -233,7 +233,7 @@ Test(bench_parts, one_wrong_number_is_found) {
     r.queries.seqlens = r.seqlens_q;
     r.queries.first_rows = r.first_rows;
     bench_rig rig;
-    bench_error error;
+    tool_error error;
     bench_expected e;
     cr_assert(bench_rig_open(NULL, PAGEDCL_TIER_AUTO, false, &rig, &error), "%s", error.text);
     cr_assert(bench_expected_create(&r.cell, &r.batch, &r.queries, 1e9, &e, &error), "%s", error.text);
@@ -327,7 +327,7 @@ Test(bench_parts, ragged_lengths) {
     cell.context = 31642;
     cell.ragged = true;
     bench_batch batch;
-    bench_error error;
+    tool_error error;
     cr_assert(bench_batch_create(&cell, true, &batch, &error), "%s", error.text);
     int32_t shortest = INT32_MAX, longest = 0;
     for (int32_t i = 0; i < 64; i++) {

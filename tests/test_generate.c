@@ -48,7 +48,7 @@ static size_t read_tokens(const json_t *object, const char *key, size_t capacity
 }
 
 static void read_golden(void) {
-    engine_error error;
+    tool_error error;
     cr_assert(model_config_read(MODEL_DIR, &config, &error), "%s", error.text);
     cr_assert_eq(config.vocab_size, VOCABULARY);
     json_t *root = json_load_file(MODEL_DIR "/golden.json", 0, NULL);
@@ -116,7 +116,7 @@ static int32_t check_text(const char *name, int32_t index, const engine_text *te
 /* Generates the texts of all cases, `rounds` times, and checks them. logit_tolerance: of the first logits. */
 static engine_stats run_rounds(const char *name, const engine_options *options, double close_margin,
                                double logit_tolerance, int32_t rounds) {
-    engine_error error;
+    tool_error error;
     pagedcl_device *device = fixture_open();
     engine *e = engine_create(&config, options, &error);
     cr_assert(e != NULL && engine_load(e, device, MODEL_DIR, &error), "%s: %s", name, error.text);
@@ -265,7 +265,7 @@ Test(generate, int4_pool) {
 
 /* The same seed gives the same texts in any batch; another seed gives others. */
 static void sample_texts(uint64_t seed, int32_t max_batch, int32_t tokens[][NUM_NEW]) {
-    engine_error error;
+    tool_error error;
     pagedcl_device *device = fixture_open();
     engine_options options = options_of(16);
     options.max_batch = max_batch;
@@ -298,7 +298,7 @@ Test(generate, sampling_is_repeatable) {
 }
 
 Test(generate, refuses_tokens_outside_the_vocabulary) {
-    engine_error error;
+    tool_error error;
     engine_options options = options_of(16);
     engine *e = engine_create(&config, &options, &error);
     cr_assert_not_null(e, "%s", error.text);

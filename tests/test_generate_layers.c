@@ -17,7 +17,7 @@ static const float EPS = 1e-6f;
 
 static pagedcl_device *device;
 static layers l;
-static engine_error error;
+static tool_error error;
 static random_state state = {.seed = 11};
 
 static void open_layers(void) {

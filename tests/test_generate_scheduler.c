@@ -60,7 +60,7 @@ typedef struct bench {
 
 static bench open_bench(const scheduler_options *options, const char *name) {
     bench b = {.options = *options};
-    engine_error error;
+    tool_error error;
     snprintf(b.name, sizeof b.name, "%s: %" PRId32 " blocks of %" PRId32 ", batch %" PRId32 ", chunk %" PRId32, name,
              options->num_blocks, options->block_size, options->max_batch, options->chunk_tokens);
     b.scheduler = scheduler_create(options, &error);
@@ -71,13 +71,13 @@ static bench open_bench(const scheduler_options *options, const char *name) {
 }
 
 static void add_prompt(bench *b, const prompt *p) {
-    engine_error error;
+    tool_error error;
     cr_assert(scheduler_add(b->scheduler, p->tokens, p->length, p->max_new, &error), "%s: %s", b->name, error.text);
 }
 
 static scheduler_stats get_stats(const bench *b) {
     scheduler_stats stats;
-    engine_error error;
+    tool_error error;
     cr_assert(scheduler_get_stats(b->scheduler, &stats, &error), "%s: %s", b->name, error.text);
     return stats;
 }
@@ -140,7 +140,7 @@ static void check_limits(const bench *b, const engine_step *step) {
 /* Computes one step as a device would. */
 static const engine_step *run_step(bench *b) {
     const engine_step *step;
-    engine_error error;
+    tool_error error;
     cr_assert(scheduler_plan(b->scheduler, &step, &error), "%s: %s", b->name, error.text);
     check_limits(b, step);
     copy_blocks(b, step);
@@ -366,7 +366,7 @@ Test(generate_scheduler, refuses_what_can_never_run) {
         .num_blocks = 2, .block_size = 16, .max_batch = 1, .chunk_tokens = 16, .max_tokens = 40};
     bench b = open_bench(&options, "refusal");
     int32_t tokens[64] = {0};
-    engine_error error;
+    tool_error error;
     cr_assert_not(scheduler_add(b.scheduler, tokens, 20, 14, &error));
     cr_assert_str_eq(error.text, "prompt 1 and its new tokens need 3 blocks of 16 tokens; the pool has 2");
     cr_assert_not(scheduler_add(b.scheduler, tokens, 30, 11, &error));

@@ -492,7 +492,7 @@ static int measure(const arguments *a, bench_rig *rig, const bench_cell *cells, 
     strftime(started, sizeof started, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &calendar));
     const progress_line progress = {.wanted = isatty(STDERR_FILENO) == 1, .started_at = bench_now()};
     bench_roofs roofs;
-    bench_error error;
+    tool_error error;
     show_progress(&progress, "what the device can do", 0, 1);
     double seconds = cell_seconds(a);
     bool measured = bench_roofs_measure(rig, seconds < 1 ? seconds : 1, &roofs, &error);
@@ -559,7 +559,7 @@ static int bench(const arguments *a) {
             return command_fail("%s", text);
     }
     bench_rig rig;
-    bench_error error;
+    tool_error error;
     int status;
     if (!bench_rig_open(a->device, a->tier, a->verbose, &rig, &error))
         status = command_fail("%s", error.text);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "file_error.h"
 
+#include "tool_error.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -14,8 +16,6 @@ bool file_fail(const file_error *error, const char *format, ...) {
         vsnprintf(error->text + used, error->size - (size_t)used, format, args);
         va_end(args);
     }
-    for (char *c = error->text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = '?';
+    tool_make_line(error->text);
     return false;
 }

@@ -203,20 +203,20 @@ static const struct argp argp = {
  * device's memory.
  */
 static bool choose_num_blocks(const arguments *a, const model_config *config, pagedcl_device *device,
-                              int32_t *num_blocks, engine_error *error) {
+                              int32_t *num_blocks, tool_error *error) {
     pagedcl_device_info info = PAGEDCL_DEVICE_INFO_INIT;
     pagedcl_cache_desc pool = engine_pool(config, &a->engine);
     pool.num_blocks = 1;
     uint64_t block_bytes;
-    if (pagedcl_device_get_info(device, &info) != PAGEDCL_SUCCESS ||
-        pagedcl_cache_bytes(&pool, &block_bytes) != PAGEDCL_SUCCESS)
-        return engine_fail_library(error, "KV pool");
+    if (!tool_try(error, pagedcl_device_get_info(device, &info), "KV pool") ||
+        !tool_try(error, pagedcl_cache_bytes(&pool, &block_bytes), "KV pool"))
+        return false;
     uint64_t room = info.global_memory / block_bytes;
     *num_blocks = a->engine.num_blocks;
     if (*num_blocks > 0)
         return (uint64_t)*num_blocks <= room ||
-               engine_fail(error, "--pool-blocks is %" PRId32 ", but the device's memory holds only %" PRIu64 " blocks",
-                           *num_blocks, room);
+               tool_fail(error, "--pool-blocks is %" PRId32 ", but the device's memory holds only %" PRIu64 " blocks",
+                         *num_blocks, room);
     uint64_t all = 0;
     uint64_t largest = 0;
     for (int32_t i = 0; i < a->prompts.count; i++) {
@@ -229,7 +229,7 @@ static bool choose_num_blocks(const arguments *a, const model_config *config, pa
     uint64_t wanted = all < running ? all : running;
     uint64_t chosen = wanted < room / 2 ? wanted : room / 2;
     *num_blocks = chosen < INT32_MAX ? (int32_t)chosen : INT32_MAX;
-    return chosen > 0 || engine_fail(error, "the device's memory holds no two blocks of the pool");
+    return chosen > 0 || tool_fail(error, "the device's memory holds no two blocks of the pool");
 }
 
 /* Progress on stderr: a line that changes on a terminal, otherwise a line for what took long. */
@@ -265,7 +265,7 @@ static void clear_progress(progress_line *line) {
 }
 
 /* Loads the model and runs all prompts to their ends. */
-static bool run_engine(const arguments *a, engine *e, const generate_run *run, engine_error *error) {
+static bool run_engine(const arguments *a, engine *e, const generate_run *run, tool_error *error) {
     progress_line *line = run->options->progress.user;
     bool loaded = engine_load(e, run->device, a->model, error);
     clear_progress(line);
@@ -282,7 +282,7 @@ static bool run_engine(const arguments *a, engine *e, const generate_run *run, e
 }
 
 static bool generate_on(pagedcl_device *device, const arguments *a, const model_config *config, const tokenizer *t,
-                        double started_at, engine_error *error) {
+                        double started_at, tool_error *error) {
     progress_line line = {.terminal = isatty(STDERR_FILENO)};
     engine_options own = a->engine;
     own.progress = (engine_progress){.report = a->json ? NULL : report_progress, .user = &line};
@@ -305,7 +305,7 @@ static bool generate_on(pagedcl_device *device, const arguments *a, const model_
 }
 
 static int generate(arguments *a, double started_at) {
-    engine_error error;
+    tool_error error;
     model_config config;
     tokenizer t;
     if (!model_config_read(a->model, &config, &error))

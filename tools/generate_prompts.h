@@ -30,7 +30,7 @@ typedef struct generate_prompts {
 bool generate_prompts_add(generate_prompts *p, generate_source_kind kind, const char *value);
 
 /* Reads all sources into the list. */
-bool generate_prompts_read(generate_prompts *p, const tokenizer *t, engine_error *error);
+bool generate_prompts_read(generate_prompts *p, const tokenizer *t, tool_error *error);
 
 void generate_prompts_free(generate_prompts *p);
 

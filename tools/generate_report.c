@@ -20,13 +20,13 @@ typedef struct summary {
     double first_token_seconds;
 } summary;
 
-static bool summarise(const generate_run *run, summary *s, engine_error *error) {
+static bool summarise(const generate_run *run, summary *s, tool_error *error) {
     *s = (summary){.build = PAGEDCL_BUILD_STATS_INIT, .device = PAGEDCL_DEVICE_INFO_INIT};
     pagedcl_cache_desc pool = engine_pool(run->config, run->options);
-    if (pagedcl_cache_bytes(&pool, &s->pool_bytes) != PAGEDCL_SUCCESS ||
-        pagedcl_device_get_build_stats(run->device, &s->build) != PAGEDCL_SUCCESS ||
-        pagedcl_device_get_info(run->device, &s->device) != PAGEDCL_SUCCESS)
-        return engine_fail_library(error, "statistics");
+    if (!tool_try(error, pagedcl_cache_bytes(&pool, &s->pool_bytes), "statistics") ||
+        !tool_try(error, pagedcl_device_get_build_stats(run->device, &s->build), "statistics") ||
+        !tool_try(error, pagedcl_device_get_info(run->device, &s->device), "statistics"))
+        return false;
     for (int32_t i = 0; i < engine_num_texts(run->engine); i++) {
         engine_text text = engine_get_text(run->engine, i);
         double seconds = text.first_token_at - run->started_at;
@@ -47,7 +47,7 @@ static double hit_rate(const scheduler_stats *schedule) {
     return schedule->admitted_tokens > 0 ? (double)schedule->shared_tokens / (double)schedule->admitted_tokens : 0;
 }
 
-bool generate_report_table(const generate_run *run, engine_error *error) {
+bool generate_report_table(const generate_run *run, tool_error *error) {
     summary s;
     if (!summarise(run, &s, error))
         return false;
@@ -193,7 +193,7 @@ static json_t *summary_to_json(const generate_run *run, const summary *s, bool *
     return json;
 }
 
-bool generate_report_json(const generate_run *run, bool with_logits, engine_error *error) {
+bool generate_report_json(const generate_run *run, bool with_logits, tool_error *error) {
     summary s;
     if (!summarise(run, &s, error))
         return false;
@@ -213,5 +213,5 @@ bool generate_report_json(const generate_run *run, bool with_logits, engine_erro
     set(document, "stats", summary_to_json(run, &s, &ok), &ok);
     ok = ok && json_dumpf(document, stdout, JSON_INDENT(2)) == 0 && putchar('\n') != EOF;
     json_decref(document);
-    return ok || engine_fail(error, "the JSON document could not be made");
+    return ok || tool_fail(error, "the JSON document could not be made");
 }

@@ -18,9 +18,9 @@ typedef struct generate_run {
 } generate_run;
 
 /* To stderr: stdout holds the texts alone. */
-bool generate_report_table(const generate_run *run, engine_error *error);
+bool generate_report_table(const generate_run *run, tool_error *error);
 
 /* To stdout. with_logits: those of the first new token of each prompt too. */
-bool generate_report_json(const generate_run *run, bool with_logits, engine_error *error);
+bool generate_report_json(const generate_run *run, bool with_logits, tool_error *error);
 
 #endif

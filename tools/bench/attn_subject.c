@@ -34,24 +34,24 @@ static int32_t num_new(const bench_cell *cell) {
     return cell->query > 0 ? cell->query : 1;
 }
 
-static bool choose_queries(attn_subject *s, bench_error *error) {
+static bool choose_queries(attn_subject *s, tool_error *error) {
     const bench_cell *cell = s->cell;
     size_t num_seqs = (size_t)s->batch.num_seqs;
     s->queries.seqlens = malloc(num_seqs * sizeof *s->queries.seqlens);
     s->queries.first_rows = malloc((num_seqs + 1) * sizeof *s->queries.first_rows);
     s->cache_seqlens = malloc(num_seqs * sizeof *s->cache_seqlens);
     if (s->queries.seqlens == NULL || s->queries.first_rows == NULL || s->cache_seqlens == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     for (int32_t i = 0; i < s->batch.num_seqs; i++) {
         int32_t length = s->batch.seqlens[i], query = cell->query > 0 ? cell->query : is_decode(cell) ? 1 : length;
         if (query > length)
-            return bench_fail(error, "a sequence of %d tokens has no %d query tokens", (int)length, (int)query);
+            return tool_fail(error, "a sequence of %d tokens has no %d query tokens", (int)length, (int)query);
         s->queries.seqlens[i] = query;
         s->queries.first_rows[i] = (int32_t)s->queries.total_rows;
         s->queries.total_rows += query;
         s->cache_seqlens[i] = length - num_new(cell);
         if (s->queries.total_rows > INT32_MAX)
-            return bench_fail(error, "the batch has more query tokens than a plan can");
+            return tool_fail(error, "the batch has more query tokens than a plan can");
     }
     s->queries.first_rows[num_seqs] = (int32_t)s->queries.total_rows;
     return true;
@@ -74,32 +74,32 @@ static pagedcl_attn_desc describe(const attn_subject *s) {
     return desc;
 }
 
-static bool make_operator(attn_subject *s, bench_error *error) {
+static bool make_operator(attn_subject *s, tool_error *error) {
     pagedcl_cache_desc pool = bench_pool_desc(s->cell, &s->batch);
     pagedcl_device *device = s->rig->device;
-    if (!bench_try(error, pagedcl_cache_create(device, &pool, &s->cache), "pool"))
+    if (!tool_try(error, pagedcl_cache_create(device, &pool, &s->cache), "pool"))
         return false;
     pagedcl_attn_desc desc = describe(s);
-    return bench_try(error, pagedcl_attn_create(device, &desc, &s->attn), "operator") &&
-           bench_try(error, pagedcl_plan_create(s->attn, &s->plan), "plan");
+    return tool_try(error, pagedcl_attn_create(device, &desc, &s->attn), "operator") &&
+           tool_try(error, pagedcl_plan_create(s->attn, &s->plan), "plan");
 }
 
-static bool make_sinks(attn_subject *s, bench_error *error) {
+static bool make_sinks(attn_subject *s, tool_error *error) {
     size_t num_heads = (size_t)s->cell->model.num_heads;
     float *sinks = malloc(num_heads * sizeof *sinks);
     if (sinks == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     for (size_t h = 0; h < num_heads; h++)
         sinks[h] = bench_sink((int32_t)h);
     cl_int code;
     s->sinks = clCreateBuffer(s->rig->context, CL_MEM_READ_ONLY | CL_MEM_COPY_HOST_PTR, num_heads * sizeof *sinks,
                               sinks, &code);
     free(sinks);
-    return bench_try_opencl(error, code, "clCreateBuffer");
+    return tool_try_opencl(error, code, "clCreateBuffer");
 }
 
 /* What a step appends: the last tokens of each sequence, [layers, num_seqs, num_new, num_kv_heads, columns]. */
-static bool make_new(attn_subject *s, cl_mem *mem, uint32_t seed, int32_t columns, bench_error *error) {
+static bool make_new(attn_subject *s, cl_mem *mem, uint32_t seed, int32_t columns, tool_error *error) {
     const bench_cell *cell = s->cell;
     const bench_batch *batch = &s->batch;
     pagedcl_dtype dtype = bench_cell_q_dtype(cell);
@@ -115,7 +115,7 @@ static bool make_new(attn_subject *s, cl_mem *mem, uint32_t seed, int32_t column
     return ok;
 }
 
-static bool make_tensors(attn_subject *s, bench_error *error) {
+static bool make_tensors(attn_subject *s, tool_error *error) {
     const bench_cell *cell = s->cell;
     const bench_model *m = &cell->model;
     pagedcl_dtype dtype = bench_cell_q_dtype(cell);
@@ -146,10 +146,10 @@ static pagedcl_varlen_batch varlen_batch(const attn_subject *s) {
     return batch;
 }
 
-static bool plan_batch(attn_subject *s, bench_error *error) {
+static bool plan_batch(attn_subject *s, tool_error *error) {
     if (!is_decode(s->cell)) {
         pagedcl_varlen_batch varlen = varlen_batch(s);
-        return bench_try(error, pagedcl_plan_varlen(s->plan, NULL, &varlen), "plan");
+        return tool_try(error, pagedcl_plan_varlen(s->plan, NULL, &varlen), "plan");
     }
     pagedcl_decode_batch batch = PAGEDCL_DECODE_BATCH_INIT;
     batch.num_seqs = s->batch.num_seqs;
@@ -158,7 +158,7 @@ static bool plan_batch(attn_subject *s, bench_error *error) {
     batch.cache_seqlens = s->cache_seqlens;
     batch.block_table = s->batch.block_table;
     batch.block_table_stride = s->batch.stride;
-    return bench_try(error, pagedcl_plan_decode(s->plan, NULL, &batch), "plan");
+    return tool_try(error, pagedcl_plan_decode(s->plan, NULL, &batch), "plan");
 }
 
 static pagedcl_attn_args layer_args(const attn_subject *s, int32_t layer) {
@@ -177,27 +177,27 @@ static pagedcl_attn_args layer_args(const attn_subject *s, int32_t layer) {
     return args;
 }
 
-static bool enqueue(void *user, cl_event *event, bench_error *error) {
+static bool enqueue(void *user, cl_event *event, tool_error *error) {
     attn_subject *s = user;
     if (s->cell->kind == BENCH_KIND_STEP && !plan_batch(s, error))
         return false;
     for (int32_t layer = 0; layer < s->cell->layers; layer++) {
         pagedcl_attn_args args = layer_args(s, layer);
         cl_event *last = layer + 1 < s->cell->layers ? NULL : event;
-        if (!bench_try(error, pagedcl_attn_run(s->attn, NULL, s->plan, &args, 0, NULL, last), "run"))
+        if (!tool_try(error, pagedcl_attn_run(s->attn, NULL, s->plan, &args, 0, NULL, last), "run"))
             return false;
     }
     return true;
 }
 
-static bool enqueue_baseline(void *user, cl_event *event, bench_error *error) {
+static bool enqueue_baseline(void *user, cl_event *event, tool_error *error) {
     attn_subject *s = user;
     pagedcl_varlen_batch batch = varlen_batch(s);
     pagedcl_attn_args args = layer_args(s, 0);
-    return bench_try(error, pagedcl_attn_gather_varlen(s->gather, NULL, &batch, &args, 0, NULL, event), "baseline");
+    return tool_try(error, pagedcl_attn_gather_varlen(s->gather, NULL, &batch, &args, 0, NULL, event), "baseline");
 }
 
-static bool check(void *user, const bench_work *work, bench_check *result, bench_error *error) {
+static bool check(void *user, const bench_work *work, bench_check *result, tool_error *error) {
     attn_subject *s = user;
     return bench_poison(s->rig, s->out, s->out_bytes, error) && bench_poison(s->rig, s->lse, s->lse_bytes, error) &&
            work->enqueue(work->user, NULL, error) &&
@@ -238,7 +238,7 @@ static double baseline_bytes(const attn_subject *s) {
 }
 
 /* Whether there is one; if not, the subject says why. */
-static bool make_baseline(attn_subject *s, bench_subject *subject, bench_error *error) {
+static bool make_baseline(attn_subject *s, bench_subject *subject, tool_error *error) {
     const bench_rig *rig = s->rig;
     if (!s->cell->baseline || s->cell->kind == BENCH_KIND_STEP)
         return false;
@@ -246,8 +246,8 @@ static bool make_baseline(attn_subject *s, bench_subject *subject, bench_error *
     pagedcl_attn_desc desc = describe(s);
     desc.paths = PAGEDCL_PATH_VARLEN;
     if (bench_check_memory(rig, &pool, (uint64_t)baseline_bytes(s), error) &&
-        bench_try(error, pagedcl_attn_create(rig->device, &desc, &s->plain_attn), "baseline") &&
-        bench_try(error, pagedcl_attn_gather_create(rig->device, s->plain_attn, &s->gather), "baseline"))
+        tool_try(error, pagedcl_attn_create(rig->device, &desc, &s->plain_attn), "baseline") &&
+        tool_try(error, pagedcl_attn_gather_create(rig->device, s->plain_attn, &s->gather), "baseline"))
         return true;
     snprintf(subject->no_baseline, sizeof subject->no_baseline, "%.255s", error->text);
     return false;
@@ -279,7 +279,7 @@ static void count_costs(const attn_subject *s, bench_subject *subject) {
     subject->operations = cell->layers * 2 * m->num_heads * pairs * columns;
 }
 
-static bool prepare(attn_subject *s, double effort, bench_subject *subject, bench_error *error) {
+static bool prepare(attn_subject *s, double effort, bench_subject *subject, tool_error *error) {
     const bench_rig *rig = s->rig;
     if (!bench_batch_create(s->cell, false, &s->batch, error) || !choose_queries(s, error))
         return false;
@@ -291,7 +291,7 @@ static bool prepare(attn_subject *s, double effort, bench_subject *subject, benc
         !bench_pool_fill(rig, s->cell, &s->batch, s->cache, num_new(s->cell), error) || !plan_batch(s, error))
         return false;
     pagedcl_attn_desc made = PAGEDCL_ATTN_DESC_INIT;
-    if (!bench_try(error, pagedcl_attn_get_desc(s->attn, &made), "operator"))
+    if (!tool_try(error, pagedcl_attn_get_desc(s->attn, &made), "operator"))
         return false;
     subject->tier = made.tier;
     subject->variants_size = strlen(rig->variants); /* the baseline's come behind them */
@@ -302,10 +302,10 @@ static bool prepare(attn_subject *s, double effort, bench_subject *subject, benc
 }
 
 bool bench_attn_subject(const bench_rig *rig, const bench_cell *cell, double effort, bench_subject *subject,
-                        bench_error *error) {
+                        tool_error *error) {
     attn_subject *s = calloc(1, sizeof *s);
     if (s == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     s->rig = rig;
     s->cell = cell;
     *subject = (bench_subject){.work = {.enqueue = enqueue, .user = s}, .check = check, .release = release, .user = s};

@@ -29,7 +29,7 @@ static void choose_lengths(const bench_cell *cell, int32_t *seqlens) {
 }
 
 /* Adds up lengths and blocks. */
-static bool measure_lengths(const bench_cell *cell, bench_batch *batch, bench_error *error) {
+static bool measure_lengths(const bench_cell *cell, bench_batch *batch, tool_error *error) {
     int64_t blocks = 0;
     for (int32_t i = 0; i < batch->num_seqs; i++) {
         batch->first_tokens[i] = batch->total_tokens;
@@ -40,18 +40,18 @@ static bool measure_lengths(const bench_cell *cell, bench_batch *batch, bench_er
     batch->first_tokens[batch->num_seqs] = batch->total_tokens;
     batch->stride = (batch->longest - 1) / cell->block_size + 1;
     if (blocks < 1 || blocks > INT32_MAX / 2)
-        return bench_fail(error, "the batch takes %" PRId64 " blocks, more than a pool can have", blocks);
+        return tool_fail(error, "the batch takes %" PRId64 " blocks, more than a pool can have", blocks);
     batch->num_blocks = (int32_t)blocks;
     return true;
 }
 
-bool bench_batch_create(const bench_cell *cell, bool spare_blocks, bench_batch *batch, bench_error *error) {
+bool bench_batch_create(const bench_cell *cell, bool spare_blocks, bench_batch *batch, tool_error *error) {
     *batch = (bench_batch){.num_seqs = cell->batch};
     size_t num_seqs = (size_t)cell->batch;
     batch->seqlens = malloc(num_seqs * sizeof *batch->seqlens);
     batch->first_tokens = malloc((num_seqs + 1) * sizeof *batch->first_tokens);
     if (batch->seqlens == NULL || batch->first_tokens == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     choose_lengths(cell, batch->seqlens);
     if (!measure_lengths(cell, batch, error))
         return false;
@@ -59,7 +59,7 @@ bool bench_batch_create(const bench_cell *cell, bool spare_blocks, bench_batch *
     batch->order = malloc((size_t)batch->pool_blocks * sizeof *batch->order);
     batch->block_table = malloc(num_seqs * (size_t)batch->stride * sizeof *batch->block_table);
     if (batch->order == NULL || batch->block_table == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     for (int32_t i = 0; i < batch->pool_blocks; i++)
         batch->order[i] = i;
     if (!cell->sequential)
@@ -121,15 +121,15 @@ pagedcl_cache_desc bench_pool_desc(const bench_cell *cell, const bench_batch *ba
     return desc;
 }
 
-bool bench_check_memory(const bench_rig *rig, const pagedcl_cache_desc *pool, uint64_t bytes, bench_error *error) {
+bool bench_check_memory(const bench_rig *rig, const pagedcl_cache_desc *pool, uint64_t bytes, tool_error *error) {
     uint64_t pool_bytes = 0;
-    if (pool != NULL && !bench_try(error, pagedcl_cache_bytes(pool, &pool_bytes), "pool"))
+    if (pool != NULL && !tool_try(error, pagedcl_cache_bytes(pool, &pool_bytes), "pool"))
         return false;
     uint64_t most = rig->info.global_memory / 10 * 8;
     if (pool_bytes <= most && bytes <= most - pool_bytes)
         return true;
-    bench_fail(error, "it takes %.1f GiB, and the device has %.1f", (double)(pool_bytes + bytes) / 0x1p30,
-               (double)rig->info.global_memory / 0x1p30);
+    tool_fail(error, "it takes %.1f GiB, and the device has %.1f", (double)(pool_bytes + bytes) / 0x1p30,
+              (double)rig->info.global_memory / 0x1p30);
     error->status = PAGEDCL_UNSUPPORTED;
     return false;
 }
@@ -142,7 +142,7 @@ typedef struct staging {
 } staging;
 
 static bool stage(const bench_rig *rig, const bench_cell *cell, const bench_batch *batch, staging *s,
-                  bench_error *error) {
+                  tool_error *error) {
     const bench_model *m = &cell->model;
     uint64_t element = pagedcl_dtype_size(bench_cell_q_dtype(cell));
     uint64_t k_bytes = (uint64_t)m->num_kv_heads * (uint64_t)m->head_dim * element;
@@ -152,7 +152,7 @@ static bool stage(const bench_rig *rig, const bench_cell *cell, const bench_batc
         s->capacity = batch->total_tokens;
     s->slots = malloc((size_t)s->capacity * sizeof *s->slots);
     if (s->slots == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     s->k = bench_buffer(rig, (uint64_t)s->capacity * k_bytes, error);
     if (s->k == NULL || m->v_in_k)
         return s->k != NULL;
@@ -162,7 +162,7 @@ static bool stage(const bench_rig *rig, const bench_cell *cell, const bench_batc
 
 /* Tokens first .. first + count - 1 of a layer. */
 static bool write_tokens(const bench_rig *rig, const bench_cell *cell, const bench_batch *batch, pagedcl_cache *cache,
-                         const staging *s, int32_t layer, int64_t first, int64_t count, bench_error *error) {
+                         const staging *s, int32_t layer, int64_t first, int64_t count, tool_error *error) {
     const bench_model *m = &cell->model;
     pagedcl_dtype dtype = bench_cell_q_dtype(cell);
     int bits = bench_value_bits(cell->dtype);
@@ -172,14 +172,14 @@ static bool write_tokens(const bench_rig *rig, const bench_cell *cell, const ben
     if (s->v != NULL && !bench_fill(rig, s->v, 0, dtype, BENCH_SEED_V, row, rows, m->head_dim_v, bits, 1, error))
         return false;
     const pagedcl_tensor k = {.mem = s->k}, v = {.mem = s->v};
-    return bench_try(
+    return tool_try(
         error,
         pagedcl_cache_write(cache, NULL, layer, &k, s->v != NULL ? &v : NULL, dtype, s->slots, count, 0, NULL, NULL),
         "filling the pool");
 }
 
 bool bench_pool_fill(const bench_rig *rig, const bench_cell *cell, const bench_batch *batch, pagedcl_cache *cache,
-                     int32_t num_new, bench_error *error) {
+                     int32_t num_new, tool_error *error) {
     staging s = {0};
     bool ok = stage(rig, cell, batch, &s, error);
     int32_t seq = 0, position = 0;
@@ -195,7 +195,7 @@ bool bench_pool_fill(const bench_rig *rig, const bench_cell *cell, const bench_b
         for (int32_t layer = 0; ok && layer < cell->layers; layer++)
             ok = write_tokens(rig, cell, batch, cache, &s, layer, first, count, error);
     }
-    ok = ok && bench_try_opencl(error, clFinish(rig->queue), "clFinish");
+    ok = ok && tool_try_opencl(error, clFinish(rig->queue), "clFinish");
     if (s.k != NULL)
         clReleaseMemObject(s.k);
     if (s.v != NULL)

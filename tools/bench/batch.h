@@ -26,7 +26,7 @@ typedef struct bench_batch {
 } bench_batch;
 
 /* spare_blocks: of the pool, in no table. *batch may be freed whatever the outcome. */
-bool bench_batch_create(const bench_cell *cell, bool spare_blocks, bench_batch *batch, bench_error *error);
+bool bench_batch_create(const bench_cell *cell, bool spare_blocks, bench_batch *batch, tool_error *error);
 void bench_batch_free(bench_batch *batch);
 
 int64_t bench_batch_slot(const bench_batch *batch, const bench_cell *cell, int32_t seq, int32_t position);
@@ -41,10 +41,10 @@ int64_t bench_pool_row_bytes(pagedcl_dtype dtype, int32_t columns);
 pagedcl_cache_desc bench_pool_desc(const bench_cell *cell, const bench_batch *batch);
 
 /* Fails with UNSUPPORTED when `bytes` more than the pool are more than the device has to give. */
-bool bench_check_memory(const bench_rig *rig, const pagedcl_cache_desc *pool, uint64_t bytes, bench_error *error);
+bool bench_check_memory(const bench_rig *rig, const pagedcl_cache_desc *pool, uint64_t bytes, tool_error *error);
 
 /* Writes K and V of all tokens, but for the last `num_new` of each sequence, into all layers. */
 bool bench_pool_fill(const bench_rig *rig, const bench_cell *cell, const bench_batch *batch, pagedcl_cache *cache,
-                     int32_t num_new, bench_error *error);
+                     int32_t num_new, tool_error *error);
 
 #endif

@@ -31,41 +31,41 @@ static pagedcl_dtype rows_dtype(const bench_cell *cell) {
     return bench_cell_is_quantized(cell) ? PAGEDCL_FLOAT32 : cell->dtype;
 }
 
-static bool enqueue_write(void *user, cl_event *event, bench_error *error) {
+static bool enqueue_write(void *user, cl_event *event, tool_error *error) {
     cache_subject *s = user;
     const pagedcl_tensor k = {.mem = s->k}, v = {.mem = s->v};
-    return bench_try(error,
-                     pagedcl_cache_write(s->cache, NULL, 0, &k, s->v != NULL ? &v : NULL, bench_cell_q_dtype(s->cell),
-                                         s->slots, s->batch.total_tokens, 0, NULL, event),
-                     "write");
+    return tool_try(error,
+                    pagedcl_cache_write(s->cache, NULL, 0, &k, s->v != NULL ? &v : NULL, bench_cell_q_dtype(s->cell),
+                                        s->slots, s->batch.total_tokens, 0, NULL, event),
+                    "write");
 }
 
-static bool enqueue_gather(void *user, cl_event *event, bench_error *error) {
+static bool enqueue_gather(void *user, cl_event *event, tool_error *error) {
     cache_subject *s = user;
     const pagedcl_tensor k = {.mem = s->k}, v = {.mem = s->v};
-    return bench_try(error,
-                     pagedcl_cache_gather(s->cache, NULL, 0, s->batch.block_table, s->batch.stride, s->batch.seqlens,
-                                          s->batch.num_seqs, &k, s->v != NULL ? &v : NULL, 0, NULL, event),
-                     "gather");
+    return tool_try(error,
+                    pagedcl_cache_gather(s->cache, NULL, 0, s->batch.block_table, s->batch.stride, s->batch.seqlens,
+                                         s->batch.num_seqs, &k, s->v != NULL ? &v : NULL, 0, NULL, event),
+                    "gather");
 }
 
-static bool enqueue_copy(void *user, cl_event *event, bench_error *error) {
+static bool enqueue_copy(void *user, cl_event *event, tool_error *error) {
     cache_subject *s = user;
-    return bench_try(
+    return tool_try(
         error, pagedcl_cache_copy_blocks(s->cache, NULL, s->block_pairs, s->batch.num_blocks, 0, NULL, event), "copy");
 }
 
 /* Copies are exact. `got` is a row of a token and KV head in `dtype`. */
 static bool check_row(const cache_subject *s, const char *what, const void *got, int64_t first, pagedcl_dtype dtype,
-                      uint32_t seed, int64_t token, int32_t head, int32_t columns, bench_error *error) {
+                      uint32_t seed, int64_t token, int32_t head, int32_t columns, tool_error *error) {
     uint32_t key = value_key(seed, (uint64_t)(token * s->cell->model.num_kv_heads + head));
     for (int32_t d = 0; d < columns; d++) {
         double want = (double)value_at(key, (uint32_t)d, bench_value_bits(s->cell->dtype));
         double is = bench_element(got, first + d, dtype);
         if (!(is == want))
-            return bench_fail(error,
-                              "wrong result: %s of token %" PRId64 ", head %d, element %d is %.6g, and should be %.6g",
-                              what, token, (int)head, (int)d, is, want);
+            return tool_fail(error,
+                             "wrong result: %s of token %" PRId64 ", head %d, element %d is %.6g, and should be %.6g",
+                             what, token, (int)head, (int)d, is, want);
     }
     return true;
 }
@@ -93,7 +93,7 @@ static const void *block_row(const cache_subject *s, const void *block, int64_t 
 
 /* What a pool's block holds of a sequence, from one of its positions on. */
 static bool check_block(const cache_subject *s, const void *k, const void *v, int32_t seq, int32_t position,
-                        bench_check *result, bench_error *error) {
+                        bench_check *result, tool_error *error) {
     const bench_model *m = &s->cell->model;
     float values[MAX_HEAD_DIM];
     pagedcl_dtype dtype;
@@ -142,23 +142,23 @@ static int32_t owner_of(const cache_subject *s, int64_t place, int32_t *position
 }
 
 /* Blocks of the tables, or what they were copied to. */
-static bool check_blocks(const cache_subject *s, int64_t first_place, bench_check *result, bench_error *error) {
+static bool check_blocks(const cache_subject *s, int64_t first_place, bench_check *result, tool_error *error) {
     int64_t count = s->batch.num_blocks, chosen = affordable(s, count, s->cell->block_size);
     pagedcl_cache_desc block = bench_pool_desc(s->cell, &s->batch);
     block.num_layers = block.num_blocks = 1;
     uint64_t bytes;
-    if (!bench_try(error, pagedcl_cache_bytes(&block, &bytes), "pool"))
+    if (!tool_try(error, pagedcl_cache_bytes(&block, &bytes), "pool"))
         return false;
     void *k = malloc(bytes), *v = malloc(bytes);
-    bool ok = (k != NULL && v != NULL) || bench_fail(error, "out of memory");
+    bool ok = (k != NULL && v != NULL) || tool_fail(error, "out of memory");
     for (int64_t i = 0; ok && i < chosen; i++) {
         int64_t place = piece(i, chosen, count);
         int32_t position, seq = owner_of(s, place, &position);
-        ok = bench_try(error,
-                       pagedcl_cache_download_blocks(s->cache, NULL, 0, &s->batch.order[first_place + place], 1, k,
-                                                     s->cell->model.v_in_k ? NULL : v, 0, NULL, NULL),
-                       "reading a block") &&
-             bench_try_opencl(error, clFinish(s->rig->queue), "clFinish") &&
+        ok = tool_try(error,
+                      pagedcl_cache_download_blocks(s->cache, NULL, 0, &s->batch.order[first_place + place], 1, k,
+                                                    s->cell->model.v_in_k ? NULL : v, 0, NULL, NULL),
+                      "reading a block") &&
+             tool_try_opencl(error, clFinish(s->rig->queue), "clFinish") &&
              check_block(s, k, v, seq, position, result, error);
     }
     free(k);
@@ -167,27 +167,27 @@ static bool check_blocks(const cache_subject *s, int64_t first_place, bench_chec
 }
 
 /* Blocks that hold zeros stand for what was there before. */
-static bool spoil_blocks(const cache_subject *s, int64_t first_place, bench_error *error) {
+static bool spoil_blocks(const cache_subject *s, int64_t first_place, tool_error *error) {
     pagedcl_cache_desc block = bench_pool_desc(s->cell, &s->batch);
     block.num_layers = block.num_blocks = 1;
     uint64_t bytes;
-    if (!bench_try(error, pagedcl_cache_bytes(&block, &bytes), "pool"))
+    if (!tool_try(error, pagedcl_cache_bytes(&block, &bytes), "pool"))
         return false;
     int64_t count = s->batch.num_blocks, chosen = affordable(s, count, s->cell->block_size);
     void *zeros = calloc(1, bytes);
-    bool ok = zeros != NULL || bench_fail(error, "out of memory");
+    bool ok = zeros != NULL || tool_fail(error, "out of memory");
     for (int64_t i = 0; ok && i < chosen; i++)
-        ok = bench_try(error,
-                       pagedcl_cache_upload_blocks(s->cache, NULL, 0,
-                                                   &s->batch.order[first_place + piece(i, chosen, count)], 1, zeros,
-                                                   s->cell->model.v_in_k ? NULL : zeros, 0, NULL, NULL),
-                       "clearing a block");
-    ok = bench_try_opencl(error, clFinish(s->rig->queue), "clFinish") && ok;
+        ok = tool_try(error,
+                      pagedcl_cache_upload_blocks(s->cache, NULL, 0,
+                                                  &s->batch.order[first_place + piece(i, chosen, count)], 1, zeros,
+                                                  s->cell->model.v_in_k ? NULL : zeros, 0, NULL, NULL),
+                      "clearing a block");
+    ok = tool_try_opencl(error, clFinish(s->rig->queue), "clFinish") && ok;
     free(zeros);
     return ok;
 }
 
-static bool check_pool(void *user, const bench_work *work, bench_check *result, bench_error *error) {
+static bool check_pool(void *user, const bench_work *work, bench_check *result, tool_error *error) {
     cache_subject *s = user;
     int64_t first_place = s->cell->kind == BENCH_KIND_COPY ? s->batch.num_blocks : 0;
     result->rows = 0;
@@ -196,7 +196,7 @@ static bool check_pool(void *user, const bench_work *work, bench_check *result, 
            check_blocks(s, first_place, result, error);
 }
 
-static bool check_gather(void *user, const bench_work *work, bench_check *result, bench_error *error) {
+static bool check_gather(void *user, const bench_work *work, bench_check *result, tool_error *error) {
     cache_subject *s = user;
     const bench_model *m = &s->cell->model;
     pagedcl_dtype dtype = rows_dtype(s->cell);
@@ -204,7 +204,7 @@ static bool check_gather(void *user, const bench_work *work, bench_check *result
     chosen = chosen < 4096 ? chosen : 4096;
     uint64_t k_row = s->k_bytes / (uint64_t)count, v_row = s->v_bytes / (uint64_t)count;
     void *k = malloc(k_row), *v = malloc(v_row + 1);
-    bool ok = (k != NULL && v != NULL) || bench_fail(error, "out of memory");
+    bool ok = (k != NULL && v != NULL) || tool_fail(error, "out of memory");
     ok = ok && bench_poison(s->rig, s->k, s->k_bytes, error) && bench_poison(s->rig, s->v, s->v_bytes, error) &&
          work->enqueue(work->user, NULL, error);
     for (int64_t i = 0; ok && i < chosen; i++) {
@@ -237,7 +237,7 @@ static void release(void *user) {
 }
 
 /* K and V of all tokens outside the pool, with their values when they are to be written. */
-static bool make_rows(cache_subject *s, bench_error *error) {
+static bool make_rows(cache_subject *s, tool_error *error) {
     const bench_model *m = &s->cell->model;
     pagedcl_dtype dtype = rows_dtype(s->cell);
     int64_t heads = s->batch.total_tokens * m->num_kv_heads;
@@ -255,20 +255,20 @@ static bool make_rows(cache_subject *s, bench_error *error) {
            (m->v_in_k || bench_fill(s->rig, s->v, 0, dtype, BENCH_SEED_V, 0, heads, m->head_dim_v, bits, 1, error));
 }
 
-static bool make_slots(cache_subject *s, bench_error *error) {
+static bool make_slots(cache_subject *s, tool_error *error) {
     s->slots = malloc((size_t)s->batch.total_tokens * sizeof *s->slots);
     if (s->slots == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     for (int32_t seq = 0; seq < s->batch.num_seqs; seq++)
         for (int32_t t = 0; t < s->batch.seqlens[seq]; t++)
             s->slots[s->batch.first_tokens[seq] + t] = bench_batch_slot(&s->batch, s->cell, seq, t);
     return true;
 }
 
-static bool make_pairs(cache_subject *s, bench_error *error) {
+static bool make_pairs(cache_subject *s, tool_error *error) {
     s->block_pairs = malloc((size_t)s->batch.num_blocks * 2 * sizeof *s->block_pairs);
     if (s->block_pairs == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     for (int32_t i = 0; i < s->batch.num_blocks; i++) {
         s->block_pairs[2 * (size_t)i] = s->batch.order[i];
         s->block_pairs[2 * (size_t)i + 1] = s->batch.order[s->batch.num_blocks + i];
@@ -276,7 +276,7 @@ static bool make_pairs(cache_subject *s, bench_error *error) {
     return true;
 }
 
-static bool prepare(cache_subject *s, bench_subject *subject, bench_error *error) {
+static bool prepare(cache_subject *s, bench_subject *subject, tool_error *error) {
     const bench_cell *cell = s->cell;
     const bench_model *m = &cell->model;
     if (!bench_batch_create(cell, cell->kind == BENCH_KIND_COPY, &s->batch, error))
@@ -300,7 +300,7 @@ static bool prepare(cache_subject *s, bench_subject *subject, bench_error *error
     }
     uint64_t rows = cell->kind == BENCH_KIND_COPY ? 0 : (uint64_t)(tokens * outside);
     if (!bench_check_memory(s->rig, &pool, rows, error) ||
-        !bench_try(error, pagedcl_cache_create(s->rig->device, &pool, &s->cache), "pool"))
+        !tool_try(error, pagedcl_cache_create(s->rig->device, &pool, &s->cache), "pool"))
         return false;
     subject->variants_size = strlen(s->rig->variants);
     if (cell->kind == BENCH_KIND_WRITE)
@@ -311,10 +311,10 @@ static bool prepare(cache_subject *s, bench_subject *subject, bench_error *error
 }
 
 bool bench_cache_subject(const bench_rig *rig, const bench_cell *cell, double effort, bench_subject *subject,
-                         bench_error *error) {
+                         tool_error *error) {
     cache_subject *s = calloc(1, sizeof *s);
     if (s == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     s->rig = rig;
     s->cell = cell;
     s->effort = effort;

@@ -88,13 +88,13 @@ static double all_cost(const bench_cell *cell, const bench_batch *batch, const b
 
 /* All of them, or the first, the last and some between until the effort is spent. */
 static bool choose_samples(const bench_batch *batch, const bench_queries *queries, double effort, bench_expected *e,
-                           bench_error *error) {
+                           tool_error *error) {
     const bench_cell *cell = e->cell;
     bool whole = all_cost(cell, batch, queries, e->num_heads) <= effort;
     const int64_t most = whole ? e->all_samples : 4096;
     e->samples = malloc((size_t)most * sizeof *e->samples);
     if (e->samples == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     while (e->num_samples < most && (whole || e->num_samples < MIN_SAMPLES || effort > 0)) {
         int64_t i = e->num_samples, number = i;
         if (!whole && i > 0) {
@@ -200,7 +200,7 @@ static int32_t heads_of_sample(const bench_model *m) {
 }
 
 bool bench_expected_create(const bench_cell *cell, const bench_batch *batch, const bench_queries *queries,
-                           double effort, bench_expected *e, bench_error *error) {
+                           double effort, bench_expected *e, tool_error *error) {
     const bench_model *m = &cell->model;
     *e = (bench_expected){.cell = cell, .num_heads = heads_of_sample(m)};
     e->all_samples = cell->layers * queries->total_rows * (m->num_heads / e->num_heads);
@@ -218,7 +218,7 @@ bool bench_expected_create(const bench_cell *cell, const bench_batch *batch, con
     free(s.q);
     free(s.scores);
     free(s.row);
-    return ok || bench_fail(error, "out of memory");
+    return ok || tool_fail(error, "out of memory");
 }
 
 void bench_expected_free(bench_expected *e) {
@@ -247,7 +247,7 @@ static double error_of(const double *want, const void *got, int64_t first, int32
 }
 
 static bool compare_sample(const bench_expected *e, const bench_queries *queries, int64_t index, const void *out,
-                           const float *lse, bench_check *check, bench_error *error) {
+                           const float *lse, bench_check *check, tool_error *error) {
     const bench_cell *cell = e->cell;
     const bench_sample *sample = &e->samples[index];
     int32_t dim = cell->model.head_dim_v;
@@ -258,7 +258,7 @@ static bool compare_sample(const bench_expected *e, const bench_queries *queries
         double far = error_of(want, out, (int64_t)h * dim, dim, dtype, &worst);
         check->max_error = far > check->max_error ? far : check->max_error;
         if (far > 1)
-            return bench_fail(
+            return tool_fail(
                 error, "wrong result: out[%d,%d,%d] of sequence %d in layer %d is %.6g, and should be %.6g",
                 (int)(queries->first_rows[sample->seq] + sample->token), (int)(sample->first_head + h), (int)worst,
                 (int)sample->seq, (int)sample->layer, bench_element(out, (int64_t)h * dim + worst, dtype), want[worst]);
@@ -267,21 +267,21 @@ static bool compare_sample(const bench_expected *e, const bench_queries *queries
         far = isfinite(distance) ? distance : INFINITY;
         check->max_error = far > check->max_error ? far : check->max_error;
         if (far > 1)
-            return bench_fail(error, "wrong result: lse[%d,%d] of sequence %d in layer %d is %.8g, and should be %.8g",
-                              (int)(queries->first_rows[sample->seq] + sample->token), (int)(sample->first_head + h),
-                              (int)sample->seq, (int)sample->layer, (double)lse[h], wanted);
+            return tool_fail(error, "wrong result: lse[%d,%d] of sequence %d in layer %d is %.8g, and should be %.8g",
+                             (int)(queries->first_rows[sample->seq] + sample->token), (int)(sample->first_head + h),
+                             (int)sample->seq, (int)sample->layer, (double)lse[h], wanted);
     }
     return true;
 }
 
 bool bench_expected_compare(const bench_rig *rig, const bench_expected *e, const bench_queries *queries, cl_mem out,
-                            cl_mem lse, bench_check *check, bench_error *error) {
+                            cl_mem lse, bench_check *check, tool_error *error) {
     const bench_model *m = &e->cell->model;
     uint64_t head_bytes = (uint64_t)m->head_dim_v * pagedcl_dtype_size(bench_cell_q_dtype(e->cell));
     uint64_t heads = (uint64_t)e->num_heads;
     void *got = malloc(heads * head_bytes);
     float got_lse[MAX_HEADS];
-    bool ok = got != NULL || bench_fail(error, "out of memory");
+    bool ok = got != NULL || tool_fail(error, "out of memory");
     for (int64_t i = 0; ok && i < e->num_samples; i++) {
         const bench_sample *sample = &e->samples[i];
         int64_t row = sample->layer * queries->total_rows + queries->first_rows[sample->seq] + sample->token;

@@ -46,7 +46,7 @@ typedef struct bench_expected {
 
 /* Of the operator and the pool of bench_pool_fill. effort: multiplications to spend, about; at least two rows are checked. */
 bool bench_expected_create(const bench_cell *cell, const bench_batch *batch, const bench_queries *queries,
-                           double effort, bench_expected *expected, bench_error *error);
+                           double effort, bench_expected *expected, tool_error *error);
 void bench_expected_free(bench_expected *expected);
 
 /* Keys that a token of a sequence sees: from *first to before the result. */
@@ -57,7 +57,7 @@ float bench_sink(int32_t head);
 
 /* Compares results on the device; out in the dtype of queries. False after "wrong result ..." too. */
 bool bench_expected_compare(const bench_rig *rig, const bench_expected *expected, const bench_queries *queries,
-                            cl_mem out, cl_mem lse, bench_check *check, bench_error *error);
+                            cl_mem out, cl_mem lse, bench_check *check, tool_error *error);
 
 /* An element of a tensor on the host, of any dtype; int8 as k_scale of the pools here has it. */
 double bench_element(const void *elements, int64_t index, pagedcl_dtype dtype);

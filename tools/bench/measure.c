@@ -47,18 +47,18 @@ bench_spread bench_spread_of(double *values, int32_t count) {
                           .max = values[count - 1]};
 }
 
-static bool event_time(cl_event event, cl_profiling_info what, double *seconds, bench_error *error) {
+static bool event_time(cl_event event, cl_profiling_info what, double *seconds, tool_error *error) {
     cl_ulong nanoseconds = 0;
     cl_int code = clGetEventProfilingInfo(event, what, sizeof nanoseconds, &nanoseconds, NULL);
     *seconds = (double)nanoseconds * 1e-9;
-    return bench_try_opencl(error, code, "clGetEventProfilingInfo");
+    return tool_try_opencl(error, code, "clGetEventProfilingInfo");
 }
 
-static bool finish(const bench_rig *rig, bench_error *error) {
-    return bench_try_opencl(error, clFinish(rig->queue), "clFinish");
+static bool finish(const bench_rig *rig, tool_error *error) {
+    return tool_try_opencl(error, clFinish(rig->queue), "clFinish");
 }
 
-static bool run_often(const bench_work *work, int32_t repeats, cl_event *event, bench_error *error) {
+static bool run_often(const bench_work *work, int32_t repeats, cl_event *event, tool_error *error) {
     for (int32_t i = 0; i < repeats; i++)
         if (!work->enqueue(work->user, i + 1 < repeats ? NULL : event, error))
             return false;
@@ -66,7 +66,7 @@ static bool run_often(const bench_work *work, int32_t repeats, cl_event *event, 
 }
 
 /* Keeps the device busy while the host enqueues what comes next, and then gives the time at which that begins. */
-static bool lead_in(const bench_rig *rig, const bench_rules *rules, cl_event *event, bench_error *error) {
+static bool lead_in(const bench_rig *rig, const bench_rules *rules, cl_event *event, tool_error *error) {
     const bench_argument nothing[] = {BENCH_ARGUMENT(rig->sink)};
     cl_int rounds = rig->is_cpu ? 100 : 4000;
     cl_float start = 0.001f;
@@ -78,7 +78,7 @@ static bool lead_in(const bench_rig *rig, const bench_rules *rules, cl_event *ev
 }
 
 static bool sample_device(const bench_rig *rig, const bench_rules *rules, const bench_work *work, int32_t repeats,
-                          double *device, double *last, bench_error *error) {
+                          double *device, double *last, tool_error *error) {
     cl_event before = NULL, event = NULL;
     double begin = 0, start = 0, end = 0;
     bool ok = lead_in(rig, rules, &before, error) && run_often(work, repeats, &event, error) && finish(rig, error) &&
@@ -95,7 +95,7 @@ static bool sample_device(const bench_rig *rig, const bench_rules *rules, const 
 }
 
 static bool sample_host(const bench_rig *rig, const bench_rules *rules, const bench_work *work, int32_t repeats,
-                        double *host, bench_error *error) {
+                        double *host, tool_error *error) {
     if ((rules->cold && !bench_flush(rig, error)) || !finish(rig, error))
         return false;
     double begin = bench_now();
@@ -106,7 +106,7 @@ static bool sample_host(const bench_rig *rig, const bench_rules *rules, const be
 
 /* The first run may build, allocate, fault pages in; a device that idled may be slow. */
 static bool warm_up(const bench_rig *rig, const bench_work *work, const bench_rules *rules, int32_t *repeats,
-                    bench_error *error) {
+                    tool_error *error) {
     const double enough = rules->seconds < 0.1 ? rules->seconds : 0.1;
     double begin = bench_now(), took = 0;
     int32_t runs = 0;
@@ -124,7 +124,7 @@ static bool warm_up(const bench_rig *rig, const bench_work *work, const bench_ru
 }
 
 static bool take_samples(const bench_rig *rig, const bench_rules *rules, const bench_work *work, samples *s,
-                         bench_timing *timing, bench_error *error) {
+                         bench_timing *timing, tool_error *error) {
     int32_t most = rules->max_samples < MAX_SAMPLES ? rules->max_samples : MAX_SAMPLES;
     double begin = bench_now();
     while (timing->count < most && (timing->count < rules->min_samples || bench_now() - begin < rules->seconds)) {
@@ -138,11 +138,11 @@ static bool take_samples(const bench_rig *rig, const bench_rules *rules, const b
 }
 
 bool bench_measure(const bench_rig *rig, const bench_rules *rules, const bench_work *work, bench_timing *timing,
-                   bench_error *error) {
+                   tool_error *error) {
     *timing = bench_timing_none();
     samples *s = malloc(sizeof *s);
     if (s == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     bool ok = warm_up(rig, work, rules, &timing->repeats, error) && take_samples(rig, rules, work, s, timing, error);
     if (ok) {
         timing->device = bench_spread_of(s->device, timing->count);

@@ -23,7 +23,7 @@ typedef struct bench_timing {
 /* What is measured. */
 typedef struct bench_work {
     /* Enqueues one run; *event, when event is not NULL, covers it. */
-    bool (*enqueue)(void *user, cl_event *event, bench_error *error);
+    bool (*enqueue)(void *user, cl_event *event, tool_error *error);
     void *user;
 } bench_work;
 
@@ -42,6 +42,6 @@ bench_spread bench_spread_of(double *values, int32_t count);
 
 /* Runs the work, to warm up and then to be measured. */
 bool bench_measure(const bench_rig *rig, const bench_rules *rules, const bench_work *work, bench_timing *timing,
-                   bench_error *error);
+                   tool_error *error);
 
 #endif

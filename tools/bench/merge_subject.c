@@ -21,12 +21,12 @@ typedef struct merge_subject {
     uint64_t out_bytes, lse_bytes;
 } merge_subject;
 
-static bool enqueue(void *user, cl_event *event, bench_error *error) {
+static bool enqueue(void *user, cl_event *event, tool_error *error) {
     merge_subject *s = user;
     pagedcl_partial partials[3];
     for (int i = 0; i < 3; i++)
         partials[i] = (pagedcl_partial){.out = {.mem = s->out[i]}, .lse = s->lse[i]};
-    return bench_try(
+    return tool_try(
         error,
         pagedcl_merge_run(s->merge, NULL, s->num_tokens, &partials[0], &partials[1], &partials[2], 0, NULL, event),
         "merge");
@@ -38,7 +38,7 @@ static uint32_t side_seed(uint32_t seed, int side) {
 }
 
 static bool check_row(const merge_subject *s, int64_t row, const void *got, float got_lse, bench_check *result,
-                      bench_error *error) {
+                      tool_error *error) {
     uint32_t key[2];
     double lse[2], weight[2], sum = 0;
     for (int i = 0; i < 2; i++) {
@@ -54,17 +54,17 @@ static bool check_row(const merge_subject *s, int64_t row, const void *got, floa
                       sum;
         double is = bench_element(got, d, dtype), distance = fabs(is - want) / bench_tolerance(dtype);
         if (!(distance <= 1))
-            return bench_fail(error, "wrong result: element %d of row %" PRId64 " is %.6g, and should be %.6g", (int)d,
-                              row, is, want);
+            return tool_fail(error, "wrong result: element %d of row %" PRId64 " is %.6g, and should be %.6g", (int)d,
+                             row, is, want);
         result->max_error = distance > result->max_error ? distance : result->max_error;
     }
     if (!(fabs((double)got_lse - log(sum)) <= 1e-5))
-        return bench_fail(error, "wrong result: the LSE of row %" PRId64 " is %.8g, and should be %.8g", row,
-                          (double)got_lse, log(sum));
+        return tool_fail(error, "wrong result: the LSE of row %" PRId64 " is %.8g, and should be %.8g", row,
+                         (double)got_lse, log(sum));
     return true;
 }
 
-static bool check(void *user, const bench_work *work, bench_check *result, bench_error *error) {
+static bool check(void *user, const bench_work *work, bench_check *result, tool_error *error) {
     merge_subject *s = user;
     int64_t rows = s->num_tokens * s->cell->model.num_heads;
     double most = s->effort / (s->cell->model.head_dim_v * 50.0);
@@ -72,7 +72,7 @@ static bool check(void *user, const bench_work *work, bench_check *result, bench
     chosen = chosen < rows ? chosen : rows;
     uint64_t row_bytes = s->out_bytes / (uint64_t)rows;
     void *got = malloc(row_bytes);
-    bool ok = got != NULL || bench_fail(error, "out of memory");
+    bool ok = got != NULL || tool_fail(error, "out of memory");
     ok = ok && bench_poison(s->rig, s->out[2], s->out_bytes, error) &&
          bench_poison(s->rig, s->lse[2], s->lse_bytes, error) && work->enqueue(work->user, NULL, error);
     for (int64_t i = 0; ok && i < chosen; i++) {
@@ -100,7 +100,7 @@ static void release(void *user) {
     free(s);
 }
 
-static bool prepare(merge_subject *s, bench_subject *subject, bench_error *error) {
+static bool prepare(merge_subject *s, bench_subject *subject, tool_error *error) {
     const bench_rig *rig = s->rig;
     const bench_model *m = &s->cell->model;
     pagedcl_merge_desc desc = PAGEDCL_MERGE_DESC_INIT;
@@ -112,7 +112,7 @@ static bool prepare(merge_subject *s, bench_subject *subject, bench_error *error
     s->lse_bytes = (uint64_t)rows * sizeof(float);
     subject->bytes = 3 * (double)(s->out_bytes + s->lse_bytes);
     if (!bench_check_memory(rig, NULL, 3 * (s->out_bytes + s->lse_bytes), error) ||
-        !bench_try(error, pagedcl_merge_create(rig->device, &desc, &s->merge), "merge"))
+        !tool_try(error, pagedcl_merge_create(rig->device, &desc, &s->merge), "merge"))
         return false;
     subject->variants_size = strlen(rig->variants);
     for (int i = 0; i < 3; i++) {
@@ -124,7 +124,7 @@ static bool prepare(merge_subject *s, bench_subject *subject, bench_error *error
     return true;
 }
 
-static bool fill(merge_subject *s, bench_error *error) {
+static bool fill(merge_subject *s, tool_error *error) {
     const bench_model *m = &s->cell->model;
     pagedcl_dtype dtype = bench_cell_q_dtype(s->cell);
     int64_t rows = s->num_tokens * m->num_heads;
@@ -138,10 +138,10 @@ static bool fill(merge_subject *s, bench_error *error) {
 }
 
 bool bench_merge_subject(const bench_rig *rig, const bench_cell *cell, double effort, bench_subject *subject,
-                         bench_error *error) {
+                         tool_error *error) {
     merge_subject *s = calloc(1, sizeof *s);
     if (s == NULL)
-        return bench_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     *s = (merge_subject){.rig = rig, .cell = cell, .effort = effort};
     s->num_tokens = (int64_t)cell->batch * cell->context;
     *subject = (bench_subject){

@@ -36,7 +36,7 @@ static void take_log(void *user, pagedcl_log_level level, const char *message) {
         fprintf(stderr, "pagedcl: %s%s\n", level == PAGEDCL_LOG_WARNING ? "warning: " : "", message);
 }
 
-bool bench_build(const bench_rig *rig, bool with_mma, cl_program *program, bench_error *error) {
+bool bench_build(const bench_rig *rig, bool with_mma, cl_program *program, tool_error *error) {
     char key[96], options[96];
     snprintf(key, sizeof key, "bench CONTIGUOUS=%d FMA_WIDTH=%zu WITH_NV_MMA=%d", rig->is_cpu, rig->fma_width,
              with_mma);
@@ -44,16 +44,16 @@ bool bench_build(const bench_rig *rig, bool with_mma, cl_program *program, bench
     snprintf(options, sizeof options, "%s-DCONTIGUOUS=%d -DFMA_WIDTH=%zu -DWITH_NV_MMA=%d",
              with_mma ? "" : "-cl-std=CL1.2 ", rig->is_cpu, rig->fma_width, with_mma);
     pagedcl_program_desc desc = {.name = key, .source = pcl_source_bench, .options = options};
-    return bench_try(error, pagedcl_programs_build(rig->device, &desc, 1, program), "kernels of the benchmark");
+    return tool_try(error, pagedcl_programs_build(rig->device, &desc, 1, program), "kernels of the benchmark");
 }
 
-static bool make_kernel(bench_rig *rig, cl_program program, const char *name, bench_kernel kernel, bench_error *error) {
+static bool make_kernel(bench_rig *rig, cl_program program, const char *name, bench_kernel kernel, tool_error *error) {
     cl_int code;
     rig->kernels[kernel] = clCreateKernel(program, name, &code);
-    return bench_try_opencl(error, code, "clCreateKernel");
+    return tool_try_opencl(error, code, "clCreateKernel");
 }
 
-static bool make_kernels(bench_rig *rig, bench_error *error) {
+static bool make_kernels(bench_rig *rig, tool_error *error) {
     static const char *const names[] = {"fill",         "read_memory", "write_memory",     "copy_memory",
                                         "multiply_add", "nothing",     "multiply_add_half"};
     cl_program program;
@@ -63,7 +63,7 @@ static bool make_kernels(bench_rig *rig, bench_error *error) {
     for (int i = 0; ok && i < BENCH_MULTIPLY_ADD_HALF + (rig->info.has_fp16 != 0); i++)
         ok = make_kernel(rig, program, names[i], (bench_kernel)i, error);
     clReleaseProgram(program);
-    bench_error ignored;
+    tool_error ignored;
     if (ok && strstr(rig->info.vendor, "NVIDIA") != NULL && bench_build(rig, true, &program, &ignored)) {
         make_kernel(rig, program, "matrix_multiply", BENCH_MATRIX_MULTIPLY, &ignored);
         clReleaseProgram(program);
@@ -71,12 +71,12 @@ static bool make_kernels(bench_rig *rig, bench_error *error) {
     return ok;
 }
 
-static bool ask(const bench_rig *rig, cl_device_info what, size_t size, void *value, bench_error *error) {
-    return bench_try_opencl(error, clGetDeviceInfo(pagedcl_device_id(rig->device), what, size, value, NULL),
-                            "clGetDeviceInfo");
+static bool ask(const bench_rig *rig, cl_device_info what, size_t size, void *value, tool_error *error) {
+    return tool_try_opencl(error, clGetDeviceInfo(pagedcl_device_id(rig->device), what, size, value, NULL),
+                           "clGetDeviceInfo");
 }
 
-static bool describe(bench_rig *rig, bench_error *error) {
+static bool describe(bench_rig *rig, tool_error *error) {
     cl_ulong cache = 0;
     cl_uint clock = 0, width = 0;
     if (!ask(rig, CL_DEVICE_GLOBAL_MEM_CACHE_SIZE, sizeof cache, &cache, error) ||
@@ -102,14 +102,14 @@ static uint64_t choose_flush_bytes(const bench_rig *rig) {
 }
 
 /* Memory that was never written may not be memory at all. */
-static bool make_flush(bench_rig *rig, bench_error *error) {
+static bool make_flush(bench_rig *rig, tool_error *error) {
     rig->flush_bytes = choose_flush_bytes(rig);
     rig->flush = bench_buffer(rig, rig->flush_bytes, error);
     return rig->flush != NULL &&
            bench_fill(rig, rig->flush, 0, PAGEDCL_FLOAT32, 0, 0, (int64_t)(rig->flush_bytes / 1024), 256, 8, 1, error);
 }
 
-bool bench_rig_open(const char *selector, pagedcl_tier tier, bool verbose, bench_rig *rig, bench_error *error) {
+bool bench_rig_open(const char *selector, pagedcl_tier tier, bool verbose, bench_rig *rig, tool_error *error) {
     *rig = (bench_rig){.tier = tier, .verbose = verbose, .info = PAGEDCL_DEVICE_INFO_INIT};
     pagedcl_device_options options = PAGEDCL_DEVICE_OPTIONS_INIT;
     options.log = take_log;
@@ -117,10 +117,10 @@ bool bench_rig_open(const char *selector, pagedcl_tier tier, bool verbose, bench
     options.profiling = 1;
     options.tier = tier;
     if (pagedcl_device_open(selector, &options, &rig->device) != PAGEDCL_SUCCESS)
-        return bench_fail(error, "%.*s", (int)strcspn(pagedcl_last_error(), "\n"), pagedcl_last_error());
+        return tool_fail(error, "%.*s", (int)strcspn(pagedcl_last_error(), "\n"), pagedcl_last_error());
     rig->context = pagedcl_device_context(rig->device);
     rig->queue = pagedcl_device_queue(rig->device);
-    if (!bench_try(error, pagedcl_device_get_info(rig->device, &rig->info), "device") || !describe(rig, error))
+    if (!tool_try(error, pagedcl_device_get_info(rig->device, &rig->info), "device") || !describe(rig, error))
         return false;
     rig->sink = bench_buffer(rig, 64, error);
     return rig->sink != NULL && make_kernels(rig, error) && make_flush(rig, error);
@@ -139,12 +139,12 @@ void bench_rig_close(bench_rig *rig) {
 }
 
 bool bench_launch(const bench_rig *rig, bench_kernel kernel, const bench_argument *arguments, cl_uint num_arguments,
-                  size_t items, size_t group, cl_event *event, bench_error *error) {
+                  size_t items, size_t group, cl_event *event, tool_error *error) {
     for (cl_uint i = 0; i < num_arguments; i++)
-        if (!bench_try_opencl(error, clSetKernelArg(rig->kernels[kernel], i, arguments[i].size, arguments[i].value),
-                              "clSetKernelArg"))
+        if (!tool_try_opencl(error, clSetKernelArg(rig->kernels[kernel], i, arguments[i].size, arguments[i].value),
+                             "clSetKernelArg"))
             return false;
-    return bench_try_opencl(
+    return tool_try_opencl(
         error, clEnqueueNDRangeKernel(rig->queue, rig->kernels[kernel], 1, NULL, &items, &group, 0, NULL, event),
         "clEnqueueNDRangeKernel");
 }
@@ -155,18 +155,17 @@ size_t bench_group(const bench_rig *rig, size_t wanted) {
     return wanted;
 }
 
-cl_mem bench_buffer(const bench_rig *rig, uint64_t bytes, bench_error *error) {
+cl_mem bench_buffer(const bench_rig *rig, uint64_t bytes, tool_error *error) {
     cl_int code;
     cl_mem mem = clCreateBuffer(rig->context, CL_MEM_READ_WRITE, bytes > 0 ? bytes : 1, NULL, &code);
     if (code == CL_SUCCESS)
         return mem;
-    bench_fail(error, "a buffer of %.1f MiB could not be made: OpenCL error %d", (double)bytes / (double)MIB,
-               (int)code);
+    tool_fail(error, "a buffer of %.1f MiB could not be made: OpenCL error %d", (double)bytes / (double)MIB, (int)code);
     return NULL;
 }
 
 bool bench_fill(const bench_rig *rig, cl_mem mem, int64_t first, pagedcl_dtype dtype, uint32_t seed, int64_t first_row,
-                int64_t rows, int64_t columns, int bits, float scale, bench_error *error) {
+                int64_t rows, int64_t columns, int bits, float scale, tool_error *error) {
     cl_ulong first_element = (cl_ulong)first, row = (cl_ulong)first_row, width = (cl_ulong)columns;
     cl_ulong count = (cl_ulong)rows * width;
     cl_int kind = (cl_int)dtype, digits = bits;
@@ -178,14 +177,14 @@ bool bench_fill(const bench_rig *rig, cl_mem mem, int64_t first, pagedcl_dtype d
            bench_launch(rig, BENCH_FILL, arguments, 9, ((size_t)count + group - 1) / group * group, group, NULL, error);
 }
 
-bool bench_poison(const bench_rig *rig, cl_mem mem, uint64_t bytes, bench_error *error) {
+bool bench_poison(const bench_rig *rig, cl_mem mem, uint64_t bytes, tool_error *error) {
     const cl_uchar ones = 0xff;
     return bytes == 0 ||
-           bench_try_opencl(error, clEnqueueFillBuffer(rig->queue, mem, &ones, sizeof ones, 0, bytes, 0, NULL, NULL),
-                            "clEnqueueFillBuffer");
+           tool_try_opencl(error, clEnqueueFillBuffer(rig->queue, mem, &ones, sizeof ones, 0, bytes, 0, NULL, NULL),
+                           "clEnqueueFillBuffer");
 }
 
-bool bench_flush(const bench_rig *rig, bench_error *error) {
+bool bench_flush(const bench_rig *rig, tool_error *error) {
     size_t vector = rig->is_cpu ? 64 : 16;
     size_t group = rig->is_cpu ? 1 : bench_group(rig, 256);
     size_t items = rig->is_cpu ? 64 : 4096 * group; /* the buffer is a number of MiB: they divide it */
@@ -194,7 +193,7 @@ bool bench_flush(const bench_rig *rig, bench_error *error) {
     return bench_launch(rig, BENCH_READ, arguments, 3, items, group, NULL, error);
 }
 
-bool bench_read(const bench_rig *rig, cl_mem mem, uint64_t offset, uint64_t bytes, void *to, bench_error *error) {
-    return bench_try_opencl(error, clEnqueueReadBuffer(rig->queue, mem, CL_TRUE, offset, bytes, to, 0, NULL, NULL),
-                            "clEnqueueReadBuffer");
+bool bench_read(const bench_rig *rig, cl_mem mem, uint64_t offset, uint64_t bytes, void *to, tool_error *error) {
+    return tool_try_opencl(error, clEnqueueReadBuffer(rig->queue, mem, CL_TRUE, offset, bytes, to, 0, NULL, NULL),
+                           "clEnqueueReadBuffer");
 }

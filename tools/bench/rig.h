@@ -3,7 +3,7 @@
 #ifndef BENCH_RIG_H
 #define BENCH_RIG_H
 
-#include "error.h"
+#include "tool_error.h"
 
 #include <pagedcl/device.h>
 #include <pagedcl/dtype.h>
@@ -58,33 +58,33 @@ enum { BENCH_SEED_K = 1, BENCH_SEED_V, BENCH_SEED_Q, BENCH_SEED_SINKS, BENCH_SEE
 double bench_now(void);
 
 /* *rig may be closed whatever the outcome. */
-bool bench_rig_open(const char *selector, pagedcl_tier tier, bool verbose, bench_rig *rig, bench_error *error);
+bool bench_rig_open(const char *selector, pagedcl_tier tier, bool verbose, bench_rig *rig, tool_error *error);
 void bench_rig_close(bench_rig *rig);
 
 /* Builds bench.cl for the rig's device, is_cpu and fma_width; with_mma: what is for NVIDIA's matrix units alone. */
-bool bench_build(const bench_rig *rig, bool with_mma, cl_program *program, bench_error *error);
+bool bench_build(const bench_rig *rig, bool with_mma, cl_program *program, tool_error *error);
 
 /* Enqueues `items` work-items of a kernel in work-groups of `group`, which divides them. event may be NULL. */
 bool bench_launch(const bench_rig *rig, bench_kernel kernel, const bench_argument *arguments, cl_uint num_arguments,
-                  size_t items, size_t group, cl_event *event, bench_error *error);
+                  size_t items, size_t group, cl_event *event, tool_error *error);
 
 /* A size of work-groups that the device takes: the wanted one, or that halved until it does. */
 size_t bench_group(const bench_rig *rig, size_t wanted);
 
 /* NULL after a failure. Of 0 bytes a buffer of one. */
-cl_mem bench_buffer(const bench_rig *rig, uint64_t bytes, bench_error *error);
+cl_mem bench_buffer(const bench_rig *rig, uint64_t bytes, tool_error *error);
 
 /* Values of value.h, times scale, in rows first_row .. first_row + rows - 1 of a tensor, put from element `first` on. */
 bool bench_fill(const bench_rig *rig, cl_mem mem, int64_t first, pagedcl_dtype dtype, uint32_t seed, int64_t first_row,
-                int64_t rows, int64_t columns, int bits, float scale, bench_error *error);
+                int64_t rows, int64_t columns, int bits, float scale, tool_error *error);
 
 /* All bytes 0xff, NaN in every float type. */
-bool bench_poison(const bench_rig *rig, cl_mem mem, uint64_t bytes, bench_error *error);
+bool bench_poison(const bench_rig *rig, cl_mem mem, uint64_t bytes, tool_error *error);
 
 /* Enqueues what makes the caches forget everything else. */
-bool bench_flush(const bench_rig *rig, bench_error *error);
+bool bench_flush(const bench_rig *rig, tool_error *error);
 
 /* Reads, and waits for it. */
-bool bench_read(const bench_rig *rig, cl_mem mem, uint64_t offset, uint64_t bytes, void *to, bench_error *error);
+bool bench_read(const bench_rig *rig, cl_mem mem, uint64_t offset, uint64_t bytes, void *to, tool_error *error);
 
 #endif

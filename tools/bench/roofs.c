@@ -13,12 +13,12 @@ typedef struct roof {
     size_t group;
 } roof;
 
-static bool enqueue(void *user, cl_event *event, bench_error *error) {
+static bool enqueue(void *user, cl_event *event, tool_error *error) {
     const roof *r = user;
     return bench_launch(r->rig, r->kernel, r->arguments, r->num_arguments, r->items, r->group, event, error);
 }
 
-static bool measure(roof *r, double seconds, bench_timing *timing, bench_error *error) {
+static bool measure(roof *r, double seconds, bench_timing *timing, tool_error *error) {
     const bench_rules rules = {.seconds = seconds, .min_samples = 3, .max_samples = 20};
     const bench_work work = {.enqueue = enqueue, .user = r};
     return bench_measure(r->rig, &rules, &work, timing, error);
@@ -37,7 +37,7 @@ enum { NUM_GROUPS = sizeof groups_per_unit / sizeof groups_per_unit[0] };
 
 /* Of a kernel that touches `bytes` of `in`, `traffic` bytes for each of these. */
 static bool measure_memory(const bench_rig *rig, bench_kernel kernel, cl_mem first, cl_mem second, uint64_t bytes,
-                           double traffic, double seconds, double *best, bench_error *error) {
+                           double traffic, double seconds, double *best, tool_error *error) {
     cl_uint seed = 0;
     for (int i = 0; i < NUM_GROUPS; i++) {
         size_t group = rig->is_cpu ? 1 : bench_group(rig, 256);
@@ -69,7 +69,7 @@ static uint64_t memory_bytes(const bench_rig *rig) {
     return bytes < most ? bytes : most;
 }
 
-static bool measure_bandwidths(const bench_rig *rig, double seconds, bench_roofs *roofs, bench_error *error) {
+static bool measure_bandwidths(const bench_rig *rig, double seconds, bench_roofs *roofs, tool_error *error) {
     uint64_t bytes = memory_bytes(rig);
     cl_mem a = bench_buffer(rig, bytes, error);
     cl_mem b = a != NULL ? bench_buffer(rig, bytes / 2, error) : NULL;
@@ -85,7 +85,7 @@ static bool measure_bandwidths(const bench_rig *rig, double seconds, bench_roofs
 
 /* operations: of one round of a work-item. The rounds are doubled until a run takes long enough to be measured well. */
 static bool measure_rate(const bench_rig *rig, bench_kernel kernel, double operations, double seconds, double *rate,
-                         bench_error *error) {
+                         tool_error *error) {
     if (rig->kernels[kernel] == NULL)
         return true;
     cl_int rounds = 128;
@@ -107,7 +107,7 @@ static bool measure_rate(const bench_rig *rig, bench_kernel kernel, double opera
     return true;
 }
 
-static bool measure_launch(const bench_rig *rig, double seconds, bench_roofs *roofs, bench_error *error) {
+static bool measure_launch(const bench_rig *rig, double seconds, bench_roofs *roofs, tool_error *error) {
     roof r = {.rig = rig, .kernel = BENCH_NOTHING, .num_arguments = 1, .items = 1, .group = 1};
     r.arguments[0] = (bench_argument)BENCH_ARGUMENT(rig->sink);
     const bench_work work = {.enqueue = enqueue, .user = &r};
@@ -119,7 +119,7 @@ static bool measure_launch(const bench_rig *rig, double seconds, bench_roofs *ro
     double waits[64];
     for (int i = 0; i < 64; i++) {
         double begin = bench_now();
-        if (!enqueue(&r, NULL, error) || !bench_try_opencl(error, clFinish(rig->queue), "clFinish"))
+        if (!enqueue(&r, NULL, error) || !tool_try_opencl(error, clFinish(rig->queue), "clFinish"))
             return false;
         waits[i] = bench_now() - begin;
     }
@@ -127,7 +127,7 @@ static bool measure_launch(const bench_rig *rig, double seconds, bench_roofs *ro
     return true;
 }
 
-bool bench_roofs_measure(const bench_rig *rig, double seconds, bench_roofs *roofs, bench_error *error) {
+bool bench_roofs_measure(const bench_rig *rig, double seconds, bench_roofs *roofs, tool_error *error) {
     *roofs = (bench_roofs){NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN};
     double chains = 20 * (double)rig->fma_width;
     return measure_bandwidths(rig, seconds, roofs, error) &&

@@ -17,6 +17,6 @@ typedef struct bench_roofs {
     double launch_and_wait;   /* seconds from the call of such a kernel until the host knows that it is done */
 } bench_roofs;
 
-bool bench_roofs_measure(const bench_rig *rig, double seconds, bench_roofs *roofs, bench_error *error);
+bool bench_roofs_measure(const bench_rig *rig, double seconds, bench_roofs *roofs, tool_error *error);
 
 #endif

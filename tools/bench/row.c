@@ -15,7 +15,7 @@ const char *bench_result_name(bench_result result) {
 }
 
 static bool make_subject(const bench_rig *rig, const bench_cell *cell, double effort, bench_subject *subject,
-                         bench_error *error) {
+                         tool_error *error) {
     switch (cell->kind) {
     case BENCH_KIND_DECODE:
     case BENCH_KIND_PREFILL:
@@ -28,7 +28,7 @@ static bool make_subject(const bench_rig *rig, const bench_cell *cell, double ef
     }
 }
 
-static void tell_failure(bench_outcome *outcome, const bench_error *error) {
+static void tell_failure(bench_outcome *outcome, const tool_error *error) {
     bool cannot = error->status == PAGEDCL_UNSUPPORTED || error->status == PAGEDCL_POOL_TOO_LARGE ||
                   error->status == PAGEDCL_OUT_OF_DEVICE_MEMORY;
     outcome->result = cannot ? BENCH_SKIPPED : BENCH_FAILED;
@@ -39,7 +39,7 @@ static void tell_failure(bench_outcome *outcome, const bench_error *error) {
 /* Checked, measured, and checked again, since what was timed must have been right as well. */
 static void measure(const bench_rig *rig, const bench_rules *rules, const bench_subject *subject,
                     const bench_work *work, bench_check *check, bench_outcome *outcome) {
-    bench_error error = {0};
+    tool_error error = {0};
     if (!subject->check(subject->user, work, check, &error) ||
         !bench_measure(rig, rules, work, &outcome->timing, &error) ||
         !subject->check(subject->user, work, check, &error)) {
@@ -82,7 +82,7 @@ void bench_row_run(bench_rig *rig, const bench_roofs *roofs, const bench_rules *
     bench_cell_name(cell, row->name, sizeof row->name);
     rig->variants[0] = '\0';
     bench_subject subject = {0};
-    bench_error error = {0};
+    tool_error error = {0};
     if (!make_subject(rig, &row->cell, effort, &subject, &error)) {
         tell_failure(&row->outcome, &error);
         return;

@@ -17,7 +17,7 @@ typedef enum bench_result {
 
 typedef struct bench_outcome {
     bench_result result;
-    char message[512];
+    char message[1024];
     bench_timing timing;
 } bench_outcome;
 

@@ -18,17 +18,17 @@ typedef struct bench_subject {
     pagedcl_tier tier;     /* of the attention kernels; AUTO: there are none */
     size_t variants_size;  /* of the rig's variants what is the work's */
     /* Spoils the result, runs the work once and compares. False with "wrong result: ..." when that is what is wrong. */
-    bool (*check)(void *user, const bench_work *work, bench_check *check, bench_error *error);
+    bool (*check)(void *user, const bench_work *work, bench_check *check, tool_error *error);
     void (*release)(void *user);
     void *user;
 } bench_subject;
 
 /* Each makes subjects of some kinds. After a failure nothing is left. effort: as in bench_expected_create. */
 bool bench_attn_subject(const bench_rig *rig, const bench_cell *cell, double effort, bench_subject *subject,
-                        bench_error *error);
+                        tool_error *error);
 bool bench_cache_subject(const bench_rig *rig, const bench_cell *cell, double effort, bench_subject *subject,
-                         bench_error *error);
+                         tool_error *error);
 bool bench_merge_subject(const bench_rig *rig, const bench_cell *cell, double effort, bench_subject *subject,
-                         bench_error *error);
+                         tool_error *error);
 
 #endif

@@ -13,7 +13,7 @@ enum { MAX_LAYERS = 4096, MAX_HEADS = 65536, MAX_WIDTH = 1 << 24, MAX_POSITIONS 
 typedef struct reader {
     const char *path;
     const json_t *root;
-    engine_error *error;
+    tool_error *error;
 } reader;
 
 /* The member, or NULL when it is absent or null. */
@@ -26,10 +26,10 @@ static const json_t *find(const json_t *object, const char *key) {
 static bool read_int(const reader *r, const char *key, int32_t max, int32_t fallback, int32_t *value) {
     const json_t *member = find(r->root, key);
     if (member == NULL && fallback == 0)
-        return engine_fail(r->error, "%s: %s is missing", r->path, key);
+        return tool_fail(r->error, "%s: %s is missing", r->path, key);
     json_int_t number = member == NULL ? fallback : json_integer_value(member);
     if ((member != NULL && !json_is_integer(member)) || number < 1 || number > max)
-        return engine_fail(r->error, "%s: %s must be an integer from 1 to %" PRId32, r->path, key, max);
+        return tool_fail(r->error, "%s: %s must be an integer from 1 to %" PRId32, r->path, key, max);
     *value = (int32_t)number;
     return true;
 }
@@ -38,14 +38,14 @@ static bool read_number(const reader *r, const json_t *object, const char *key, 
     const json_t *member = find(object, key);
     *value = member == NULL ? fallback : json_number_value(member);
     if ((member != NULL && !json_is_number(member)) || !(*value > 0 && isfinite((float)*value)))
-        return engine_fail(r->error, "%s: %s must be a number above 0", r->path, key);
+        return tool_fail(r->error, "%s: %s must be a number above 0", r->path, key);
     return true;
 }
 
 static bool read_bool(const reader *r, const char *key, bool fallback, bool *value) {
     const json_t *member = find(r->root, key);
     if (member != NULL && !json_is_boolean(member))
-        return engine_fail(r->error, "%s: %s must be true or false", r->path, key);
+        return tool_fail(r->error, "%s: %s must be true or false", r->path, key);
     *value = member == NULL ? fallback : json_is_true(member);
     return true;
 }
@@ -55,14 +55,14 @@ static bool require_string(const reader *r, const json_t *object, const char *ke
     const json_t *member = find(object, key);
     if (member == NULL || (json_is_string(member) && strcmp(json_string_value(member), wanted) == 0))
         return true;
-    return engine_fail(r->error, "%s: %s is not \"%s\", and only that is supported", r->path, key, wanted);
+    return tool_fail(r->error, "%s: %s is not \"%s\", and only that is supported", r->path, key, wanted);
 }
 
 static bool require_false(const reader *r, const char *key) {
     bool value = false;
     if (!read_bool(r, key, false, &value))
         return false;
-    return !value || engine_fail(r->error, "%s: %s is true, which is not supported", r->path, key);
+    return !value || tool_fail(r->error, "%s: %s is true, which is not supported", r->path, key);
 }
 
 static bool read_layer_types(const reader *r) {
@@ -73,9 +73,9 @@ static bool read_layer_types(const reader *r) {
     const json_t *type;
     json_array_foreach(types, i, type) {
         if (!json_is_string(type) || strcmp(json_string_value(type), "full_attention") != 0)
-            return engine_fail(r->error, "%s: layer_types has an entry that is not \"full_attention\"", r->path);
+            return tool_fail(r->error, "%s: layer_types has an entry that is not \"full_attention\"", r->path);
     }
-    return json_is_array(types) || engine_fail(r->error, "%s: layer_types must be an array", r->path);
+    return json_is_array(types) || tool_fail(r->error, "%s: layer_types must be an array", r->path);
 }
 
 /* "rope_theta" beside a "rope_scaling" of null, or both inside "rope_parameters" (transformers 5). */
@@ -83,9 +83,9 @@ static bool read_rope(const reader *r, model_config *config) {
     const json_t *scaling = find(r->root, "rope_scaling");
     const json_t *parameters = find(r->root, "rope_parameters");
     if (scaling != NULL && !json_is_object(scaling))
-        return engine_fail(r->error, "%s: rope_scaling must be an object", r->path);
+        return tool_fail(r->error, "%s: rope_scaling must be an object", r->path);
     if (parameters != NULL && !json_is_object(parameters))
-        return engine_fail(r->error, "%s: rope_parameters must be an object", r->path);
+        return tool_fail(r->error, "%s: rope_parameters must be an object", r->path);
     if (!require_string(r, scaling, "rope_type", "default") || !require_string(r, scaling, "type", "default") ||
         !require_string(r, parameters, "rope_type", "default"))
         return false;
@@ -99,13 +99,13 @@ static bool read_eos(const reader *r, model_config *config) {
     const json_t *eos = find(r->root, "eos_token_id");
     size_t count = json_is_array(eos) ? json_array_size(eos) : eos != NULL;
     if (count > CONFIG_MAX_EOS)
-        return engine_fail(r->error, "%s: eos_token_id has more than %d entries", r->path, CONFIG_MAX_EOS);
+        return tool_fail(r->error, "%s: eos_token_id has more than %d entries", r->path, CONFIG_MAX_EOS);
     for (size_t i = 0; i < count; i++) {
         const json_t *entry = json_is_array(eos) ? json_array_get(eos, i) : eos;
         json_int_t token = json_integer_value(entry);
         if (!json_is_integer(entry) || token < 0 || token >= config->vocab_size)
-            return engine_fail(r->error, "%s: eos_token_id must hold tokens from 0 to %" PRId32, r->path,
-                               config->vocab_size - 1);
+            return tool_fail(r->error, "%s: eos_token_id must hold tokens from 0 to %" PRId32, r->path,
+                             config->vocab_size - 1);
         config->eos[config->num_eos++] = (int32_t)token;
     }
     return true;
@@ -122,18 +122,17 @@ static bool read_sizes(const reader *r, model_config *config) {
         !read_int(r, "max_position_embeddings", MAX_POSITIONS, 0, &config->max_positions))
         return false;
     if (config->num_heads % config->num_kv_heads != 0)
-        return engine_fail(r->error,
-                           "%s: num_attention_heads %" PRId32 " is no multiple of num_key_value_heads %" PRId32,
-                           r->path, config->num_heads, config->num_kv_heads);
+        return tool_fail(r->error, "%s: num_attention_heads %" PRId32 " is no multiple of num_key_value_heads %" PRId32,
+                         r->path, config->num_heads, config->num_kv_heads);
     if (config->head_dim % 8 != 0)
-        return engine_fail(r->error, "%s: head_dim %" PRId32 " is no multiple of 8", r->path, config->head_dim);
+        return tool_fail(r->error, "%s: head_dim %" PRId32 " is no multiple of 8", r->path, config->head_dim);
     return true;
 }
 
 static bool read_config(const reader *r, model_config *config) {
     double eps;
     if (find(r->root, "model_type") == NULL)
-        return engine_fail(r->error, "%s: model_type is missing", r->path);
+        return tool_fail(r->error, "%s: model_type is missing", r->path);
     if (!require_string(r, r->root, "model_type", "qwen3") || !require_string(r, r->root, "hidden_act", "silu") ||
         !require_false(r, "attention_bias") || !require_false(r, "use_sliding_window") || !read_layer_types(r) ||
         !read_sizes(r, config) || !read_number(r, r->root, "rms_norm_eps", 1e-6, &eps) || !read_rope(r, config) ||
@@ -143,7 +142,7 @@ static bool read_config(const reader *r, model_config *config) {
     return true;
 }
 
-bool model_config_read(const char *folder, model_config *config, engine_error *error) {
+bool model_config_read(const char *folder, model_config *config, tool_error *error) {
     static const char name[] = "config.json";
     char path[FOLDER_MAX_PATH];
     json_t *root = folder_read_json(folder, name, error);

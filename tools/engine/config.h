@@ -3,7 +3,7 @@
 #ifndef ENGINE_CONFIG_H
 #define ENGINE_CONFIG_H
 
-#include "error.h"
+#include "tool_error.h"
 
 #include <stdint.h>
 
@@ -26,7 +26,7 @@ typedef struct model_config {
 } model_config;
 
 /* Reads folder/config.json. Whatever this engine does not compute as the model means it is refused. */
-bool model_config_read(const char *folder, model_config *config, engine_error *error);
+bool model_config_read(const char *folder, model_config *config, tool_error *error);
 
 bool model_config_ends(const model_config *config, int32_t token);
 

@@ -53,7 +53,7 @@ pagedcl_cache_desc engine_pool(const model_config *config, const engine_options 
     return pool;
 }
 
-static bool allocate(engine *e, engine_error *error) {
+static bool allocate(engine *e, tool_error *error) {
     const engine_options *o = &e->options;
     const model_config *c = &e->config;
     const scheduler_options limits = {.num_blocks = o->num_blocks,
@@ -68,15 +68,15 @@ static bool allocate(engine *e, engine_error *error) {
     e->next_tokens = malloc(batch * sizeof *e->next_tokens);
     e->ends = malloc(batch * sizeof *e->ends);
     if (e->logits == NULL || e->scratch == NULL || e->next_tokens == NULL || e->ends == NULL)
-        return engine_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     e->scheduler = scheduler_create(&limits, error);
     return e->scheduler != NULL;
 }
 
-engine *engine_create(const model_config *config, const engine_options *options, engine_error *error) {
+engine *engine_create(const model_config *config, const engine_options *options, tool_error *error) {
     engine *e = calloc(1, sizeof *e);
     if (e == NULL) {
-        engine_fail(error, "out of memory");
+        tool_fail(error, "out of memory");
         return NULL;
     }
     e->config = *config;
@@ -87,7 +87,7 @@ engine *engine_create(const model_config *config, const engine_options *options,
     return NULL;
 }
 
-bool engine_load(engine *e, pagedcl_device *device, const char *folder, engine_error *error) {
+bool engine_load(engine *e, pagedcl_device *device, const char *folder, tool_error *error) {
     const engine_options *o = &e->options;
     double start = engine_now();
     if (!model_load(device, folder, &e->config, o->progress, &e->model, error))
@@ -119,14 +119,14 @@ void engine_destroy(engine *e) {
     free(e);
 }
 
-bool engine_add(engine *e, const int32_t *prompt, int32_t num_prompt, int32_t max_new_tokens, engine_error *error) {
+bool engine_add(engine *e, const int32_t *prompt, int32_t num_prompt, int32_t max_new_tokens, tool_error *error) {
     for (int32_t i = 0; i < num_prompt; i++)
         if (prompt[i] < 0 || prompt[i] >= e->config.vocab_size)
-            return engine_fail(error, "prompt %" PRId32 ": token %" PRId32 " is not in the vocabulary of %" PRId32,
-                               e->num_texts + 1, prompt[i], e->config.vocab_size);
+            return tool_fail(error, "prompt %" PRId32 ": token %" PRId32 " is not in the vocabulary of %" PRId32,
+                             e->num_texts + 1, prompt[i], e->config.vocab_size);
     text_state *texts = realloc(e->texts, ((size_t)e->num_texts + 1) * sizeof *texts);
     if (texts == NULL)
-        return engine_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     e->texts = texts;
     if (!scheduler_add(e->scheduler, prompt, num_prompt, max_new_tokens, error))
         return false;
@@ -140,18 +140,18 @@ bool engine_finished(const engine *e) {
 }
 
 /* Remembers when the first token of a text came, and from which logits. */
-static bool note_first(text_state *text, const float *logits, int32_t vocab_size, engine_error *error) {
+static bool note_first(text_state *text, const float *logits, int32_t vocab_size, tool_error *error) {
     if (text->first_logits != NULL)
         return true;
     text->first_token_at = engine_now();
     text->first_logits = malloc((size_t)vocab_size * sizeof *logits);
     if (text->first_logits == NULL)
-        return engine_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     memcpy(text->first_logits, logits, (size_t)vocab_size * sizeof *logits);
     return true;
 }
 
-static bool sample(engine *e, const engine_step *step, engine_error *error) {
+static bool sample(engine *e, const engine_step *step, tool_error *error) {
     int32_t vocab_size = e->config.vocab_size;
     for (int32_t i = 0; i < step->num_outputs; i++) {
         int32_t index = step->output_requests[i];
@@ -159,7 +159,7 @@ static bool sample(engine *e, const engine_step *step, engine_error *error) {
         const float *logits = e->logits + (size_t)i * (size_t)vocab_size;
         int32_t token = sample_token(&e->options.sampling, logits, vocab_size, &text->generator, e->scratch);
         if (token < 0)
-            return engine_fail(error, "the model gives logits that are not finite for prompt %" PRId32, index + 1);
+            return tool_fail(error, "the model gives logits that are not finite for prompt %" PRId32, index + 1);
         if (!note_first(text, logits, vocab_size, error))
             return false;
         text->ended = model_config_ends(&e->config, token);
@@ -169,7 +169,7 @@ static bool sample(engine *e, const engine_step *step, engine_error *error) {
     return true;
 }
 
-bool engine_run_step(engine *e, engine_error *error) {
+bool engine_run_step(engine *e, tool_error *error) {
     double start = engine_now();
     const engine_step *step;
     if (!scheduler_plan(e->scheduler, &step, error) || !forward_run(e->forward, step, e->logits, error) ||
@@ -198,7 +198,7 @@ engine_text engine_get_text(const engine *e, int32_t index) {
                          .first_logits = text->first_logits};
 }
 
-bool engine_get_stats(const engine *e, engine_stats *stats, engine_error *error) {
+bool engine_get_stats(const engine *e, engine_stats *stats, tool_error *error) {
     *stats = e->stats;
     return scheduler_get_stats(e->scheduler, &stats->schedule, error);
 }

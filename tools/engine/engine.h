@@ -51,22 +51,22 @@ double engine_now(void);
 pagedcl_cache_desc engine_pool(const model_config *config, const engine_options *options);
 
 /* Makes an engine without a model, which takes prompts. */
-engine *engine_create(const model_config *config, const engine_options *options, engine_error *error);
+engine *engine_create(const model_config *config, const engine_options *options, tool_error *error);
 void engine_destroy(engine *e); /* NULL is allowed */
 
 /* Loads the model of the folder that the config was read from, once. The device must outlive the engine. */
-bool engine_load(engine *e, pagedcl_device *device, const char *folder, engine_error *error);
+bool engine_load(engine *e, pagedcl_device *device, const char *folder, tool_error *error);
 
 /* Adds a prompt; they count from 0. Refused: a token outside the vocabulary, a prompt that can never fit. */
-bool engine_add(engine *e, const int32_t *prompt, int32_t num_prompt, int32_t max_new_tokens, engine_error *error);
+bool engine_add(engine *e, const int32_t *prompt, int32_t num_prompt, int32_t max_new_tokens, tool_error *error);
 
 bool engine_finished(const engine *e);
 
 /* Computes one step; some texts have one token more then. Only with a model, and while not finished. */
-bool engine_run_step(engine *e, engine_error *error);
+bool engine_run_step(engine *e, tool_error *error);
 
 int32_t engine_num_texts(const engine *e);
 engine_text engine_get_text(const engine *e, int32_t index);
-bool engine_get_stats(const engine *e, engine_stats *stats, engine_error *error);
+bool engine_get_stats(const engine *e, engine_stats *stats, tool_error *error);
 
 #endif

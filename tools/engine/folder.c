@@ -8,19 +8,19 @@
 #include <string.h>
 #include <sys/stat.h>
 
-bool folder_path(const char *folder, const char *name, char path[FOLDER_MAX_PATH], engine_error *error) {
+bool folder_path(const char *folder, const char *name, char path[FOLDER_MAX_PATH], tool_error *error) {
     int length = snprintf(path, FOLDER_MAX_PATH, "%s/%s", folder, name);
-    return (length >= 0 && length < FOLDER_MAX_PATH) || engine_fail(error, "the name of the model folder is too long");
+    return (length >= 0 && length < FOLDER_MAX_PATH) || tool_fail(error, "the name of the model folder is too long");
 }
 
 bool folder_has(const char *folder, const char *name) {
     char path[FOLDER_MAX_PATH];
-    engine_error ignored;
+    tool_error ignored;
     struct stat status;
     return folder_path(folder, name, path, &ignored) && stat(path, &status) == 0;
 }
 
-json_t *folder_read_json(const char *folder, const char *name, engine_error *error) {
+json_t *folder_read_json(const char *folder, const char *name, tool_error *error) {
     char path[FOLDER_MAX_PATH];
     struct stat status;
     json_t *root = NULL;
@@ -28,13 +28,13 @@ json_t *folder_read_json(const char *folder, const char *name, engine_error *err
     if (!folder_path(folder, name, path, error))
         return NULL;
     if (stat(path, &status) != 0)
-        engine_fail(error, "%s: %s", path, strerror(errno));
+        tool_fail(error, "%s: %s", path, strerror(errno));
     else if (!S_ISREG(status.st_mode)) /* a pipe would block */
-        engine_fail(error, "%s: is not a regular file", path);
+        tool_fail(error, "%s: is not a regular file", path);
     else if ((root = json_load_file(path, JSON_REJECT_DUPLICATES, &problem)) == NULL)
-        engine_fail(error, "%s: line %d: %s", path, problem.line, problem.text);
+        tool_fail(error, "%s: line %d: %s", path, problem.line, problem.text);
     else if (!json_is_object(root))
-        engine_fail(error, "%s: is not a JSON object", path);
+        tool_fail(error, "%s: is not a JSON object", path);
     else
         return root;
     json_decref(root);

@@ -30,18 +30,17 @@ struct forward {
 };
 
 /* Full of zeros: CLBlast's Sgemv multiplies what it overwrites by 0, so that must be finite from the start. */
-static bool make_buffer(const forward *f, int64_t rows, int64_t width, cl_mem *buffer, engine_error *error) {
+static bool make_buffer(const forward *f, int64_t rows, int64_t width, cl_mem *buffer, tool_error *error) {
     const cl_float zero = 0.0f; /* of the int32 buffers too */
     size_t bytes = (size_t)(rows * width) * sizeof zero;
     cl_int code;
     *buffer = clCreateBuffer(pagedcl_device_context(f->device), CL_MEM_READ_WRITE, bytes, NULL, &code);
     if (code == CL_SUCCESS)
         code = clEnqueueFillBuffer(f->queue, *buffer, &zero, sizeof zero, 0, bytes, 0, NULL, NULL);
-    return code == CL_SUCCESS ||
-           engine_fail(error, "no device memory for a step's buffers (OpenCL error %d)", (int)code);
+    return code == CL_SUCCESS || tool_fail(error, "no device memory for a step's buffers (OpenCL error %d)", (int)code);
 }
 
-static bool make_buffers(forward *f, int64_t rows, int64_t outputs, engine_error *error) {
+static bool make_buffers(forward *f, int64_t rows, int64_t outputs, tool_error *error) {
     const model_config *c = &f->model->config;
     return make_buffer(f, 1, c->head_dim / 2, &f->frequencies, error) && make_buffer(f, rows, 1, &f->tokens, error) &&
            make_buffer(f, rows, 1, &f->positions, error) && make_buffer(f, outputs, 1, &f->output_rows, error) &&
@@ -54,13 +53,13 @@ static bool make_buffers(forward *f, int64_t rows, int64_t outputs, engine_error
            make_buffer(f, outputs, c->vocab_size, &f->logits, error);
 }
 
-static bool write(const forward *f, cl_mem buffer, const void *values, int32_t count, engine_error *error) {
+static bool write(const forward *f, cl_mem buffer, const void *values, int32_t count, tool_error *error) {
     cl_int code = clEnqueueWriteBuffer(f->queue, buffer, CL_FALSE, 0, (size_t)count * 4, values, 0, NULL, NULL);
-    return code == CL_SUCCESS || engine_fail_opencl(error, "clEnqueueWriteBuffer", code);
+    return tool_try_opencl(error, code, "clEnqueueWriteBuffer");
 }
 
 /* theta^(-2i / head_dim) */
-static bool set_frequencies(const forward *f, engine_error *error) {
+static bool set_frequencies(const forward *f, tool_error *error) {
     float frequencies[128];
     const model_config *c = &f->model->config;
     for (int32_t i = 0; i < c->head_dim / 2; i++)
@@ -68,21 +67,21 @@ static bool set_frequencies(const forward *f, engine_error *error) {
     if (!write(f, f->frequencies, frequencies, c->head_dim / 2, error))
         return false;
     cl_int code = clFinish(f->queue);
-    return code == CL_SUCCESS || engine_fail_opencl(error, "clFinish", code);
+    return tool_try_opencl(error, code, "clFinish");
 }
 
-static bool make_attention(forward *f, const pagedcl_cache_desc *pool, engine_error *error) {
-    if (pagedcl_cache_create(f->device, pool, &f->cache) != PAGEDCL_SUCCESS)
-        return engine_fail_library(error, "KV pool");
+static bool make_attention(forward *f, const pagedcl_cache_desc *pool, tool_error *error) {
+    if (!tool_try(error, pagedcl_cache_create(f->device, pool, &f->cache), "KV pool"))
+        return false;
     pagedcl_attn_desc attn = PAGEDCL_ATTN_DESC_INIT;
     attn.cache = f->cache;
     attn.num_heads = f->model->config.num_heads;
     attn.q_dtype = PAGEDCL_FLOAT32;
     attn.causal = 1;
-    if (pagedcl_attn_create(f->device, &attn, &f->attn) != PAGEDCL_SUCCESS ||
-        pagedcl_plan_create(f->attn, &f->decode) != PAGEDCL_SUCCESS ||
-        pagedcl_plan_create(f->attn, &f->prefill) != PAGEDCL_SUCCESS)
-        return engine_fail_library(error, "attention");
+    if (!tool_try(error, pagedcl_attn_create(f->device, &attn, &f->attn), "attention") ||
+        !tool_try(error, pagedcl_plan_create(f->attn, &f->decode), "attention") ||
+        !tool_try(error, pagedcl_plan_create(f->attn, &f->prefill), "attention"))
+        return false;
     return true;
 }
 
@@ -104,7 +103,7 @@ void forward_destroy(forward *f) {
 
 /* out [rows, outputs] = in [rows, inputs] * weight [outputs, inputs]^T + beta * out */
 static bool multiply(forward *f, cl_mem in, cl_mem weight, cl_mem out, int32_t rows, int64_t outputs, int64_t inputs,
-                     float beta, engine_error *error) {
+                     float beta, tool_error *error) {
     size_t m = (size_t)rows;
     size_t n = (size_t)outputs;
     size_t k = (size_t)inputs;
@@ -113,11 +112,11 @@ static bool multiply(forward *f, cl_mem in, cl_mem weight, cl_mem out, int32_t r
                                                 0, 1, beta, out, 0, 1, &f->queue, NULL)
                                  : CLBlastSgemm(CLBlastLayoutRowMajor, CLBlastTransposeNo, CLBlastTransposeYes, m, n, k,
                                                 1.0f, in, 0, k, weight, 0, k, beta, out, 0, n, &f->queue, NULL);
-    return code == CLBlastSuccess || engine_fail(error, "CLBlast failed with status %d", (int)code);
+    return code == CLBlastSuccess || tool_fail(error, "CLBlast failed with status %d", (int)code);
 }
 
 /* Uploads the step, and copies the blocks that must be copied before it writes. */
-static bool start(forward *f, const engine_step *step, engine_error *error) {
+static bool start(forward *f, const engine_step *step, tool_error *error) {
     pagedcl_decode_batch decode = PAGEDCL_DECODE_BATCH_INIT;
     decode.num_seqs = step->num_decode;
     decode.seqlen_q = 1;
@@ -133,19 +132,20 @@ static bool start(forward *f, const engine_step *step, engine_error *error) {
     prefill.cache_seqlens = step->cache_seqlens + step->num_decode;
     prefill.append = 1;
     if (step->num_copies > 0 &&
-        pagedcl_cache_copy_blocks(f->cache, f->queue, step->copies, step->num_copies, 0, NULL, NULL) != PAGEDCL_SUCCESS)
-        return engine_fail_library(error, "copy of blocks");
-    if (step->num_decode > 0 && pagedcl_plan_decode(f->decode, f->queue, &decode) != PAGEDCL_SUCCESS)
-        return engine_fail_library(error, "decode plan");
-    if (step->num_prefill > 0 && pagedcl_plan_varlen(f->prefill, f->queue, &prefill) != PAGEDCL_SUCCESS)
-        return engine_fail_library(error, "prefill plan");
+        !tool_try(error, pagedcl_cache_copy_blocks(f->cache, f->queue, step->copies, step->num_copies, 0, NULL, NULL),
+                  "copy of blocks"))
+        return false;
+    if (step->num_decode > 0 && !tool_try(error, pagedcl_plan_decode(f->decode, f->queue, &decode), "decode plan"))
+        return false;
+    if (step->num_prefill > 0 && !tool_try(error, pagedcl_plan_varlen(f->prefill, f->queue, &prefill), "prefill plan"))
+        return false;
     return write(f, f->tokens, step->tokens, step->num_rows, error) &&
            write(f, f->positions, step->positions, step->num_rows, error) &&
            (step->num_outputs == 0 || write(f, f->output_rows, step->output_rows, step->num_outputs, error));
 }
 
 /* Stores the keys and values of the rows from first_row on and attends; q, k and v lie side by side in qkv. */
-static bool attend(forward *f, pagedcl_plan *plan, int32_t layer, int32_t first_row, engine_error *error) {
+static bool attend(forward *f, pagedcl_plan *plan, int32_t layer, int32_t first_row, tool_error *error) {
     const model_config *c = &f->model->config;
     int64_t q_width = (int64_t)c->num_heads * c->head_dim;
     int64_t kv_width = (int64_t)c->num_kv_heads * c->head_dim;
@@ -157,11 +157,10 @@ static bool attend(forward *f, pagedcl_plan *plan, int32_t layer, int32_t first_
     args.k_new = (pagedcl_tensor){.mem = f->qkv, .offset = first + q_width, .token_stride = row_width};
     args.v_new = (pagedcl_tensor){.mem = f->qkv, .offset = first + q_width + kv_width, .token_stride = row_width};
     args.out = (pagedcl_tensor){.mem = f->attended, .offset = first_row * q_width};
-    return pagedcl_attn_run(f->attn, f->queue, plan, &args, 0, NULL, NULL) == PAGEDCL_SUCCESS ||
-           engine_fail_library(error, "attention");
+    return tool_try(error, pagedcl_attn_run(f->attn, f->queue, plan, &args, 0, NULL, NULL), "attention");
 }
 
-static bool run_layer(forward *f, const engine_step *step, int32_t index, engine_error *error) {
+static bool run_layer(forward *f, const engine_step *step, int32_t index, tool_error *error) {
     const model_config *c = &f->model->config;
     const model_layer *layer = &f->model->layers[index];
     int32_t rows = step->num_rows;
@@ -185,11 +184,11 @@ static bool run_layer(forward *f, const engine_step *step, int32_t index, engine
 }
 
 /* The logits of the output rows, on the host. Blocks in every case: the next step's arrays may be written then. */
-static bool finish(forward *f, const engine_step *step, float *logits, engine_error *error) {
+static bool finish(forward *f, const engine_step *step, float *logits, tool_error *error) {
     const model_config *c = &f->model->config;
     if (step->num_outputs == 0) {
         cl_int code = clFinish(f->queue);
-        return code == CL_SUCCESS || engine_fail_opencl(error, "clFinish", code);
+        return tool_try_opencl(error, code, "clFinish");
     }
     if (!layers_take_rows(&f->layers, f->hidden, f->output_rows, f->normed, step->num_outputs, c->hidden_size, error) ||
         !layers_rms_norm(&f->layers, f->normed, f->model->norm, f->normed, step->num_outputs, c->hidden_size,
@@ -200,10 +199,10 @@ static bool finish(forward *f, const engine_step *step, float *logits, engine_er
     cl_int code =
         clEnqueueReadBuffer(f->queue, f->logits, CL_TRUE, 0,
                             (size_t)step->num_outputs * (size_t)c->vocab_size * sizeof *logits, logits, 0, NULL, NULL);
-    return code == CL_SUCCESS || engine_fail_opencl(error, "clEnqueueReadBuffer", code);
+    return tool_try_opencl(error, code, "clEnqueueReadBuffer");
 }
 
-bool forward_run(forward *f, const engine_step *step, float *logits, engine_error *error) {
+bool forward_run(forward *f, const engine_step *step, float *logits, tool_error *error) {
     const model_config *c = &f->model->config;
     bool ok = start(f, step, error) && layers_take_rows(&f->layers, f->model->embedding, f->tokens, f->hidden,
                                                         step->num_rows, c->hidden_size, error);
@@ -216,10 +215,10 @@ bool forward_run(forward *f, const engine_step *step, float *logits, engine_erro
  * Multiplies two rows of anything, then computes a one-token prompt and a one-token decode in block 0: implementations
  * that compile kernels when they are first enqueued (CLBlast, PoCL) do so here and not in the first step.
  */
-static bool warm_up(forward *f, engine_error *error) {
+static bool warm_up(forward *f, tool_error *error) {
     float *logits = malloc((size_t)f->model->config.vocab_size * sizeof *logits);
     if (logits == NULL)
-        return engine_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     int32_t zero = 0;
     int32_t prefill_seqlen = 1;
     int32_t cu_seqlens[2] = {0, 1};
@@ -248,10 +247,10 @@ static bool warm_up(forward *f, engine_error *error) {
 }
 
 forward *forward_create(pagedcl_device *device, const model *m, const pagedcl_cache_desc *pool, int32_t max_rows,
-                        int32_t max_outputs, engine_error *error) {
+                        int32_t max_outputs, tool_error *error) {
     forward *f = calloc(1, sizeof *f);
     if (f == NULL) {
-        engine_fail(error, "out of memory");
+        tool_fail(error, "out of memory");
         return NULL;
     }
     f->device = device;

@@ -15,10 +15,10 @@ typedef struct forward forward;
  * every kernel (blocking). The model must outlive it.
  */
 forward *forward_create(pagedcl_device *device, const model *m, const pagedcl_cache_desc *pool, int32_t max_rows,
-                        int32_t max_outputs, engine_error *error);
+                        int32_t max_outputs, tool_error *error);
 void forward_destroy(forward *f); /* NULL is allowed */
 
 /* Computes the step (blocking). logits: [step->num_outputs, vocab_size]. */
-bool forward_run(forward *f, const engine_step *step, float *logits, engine_error *error);
+bool forward_run(forward *f, const engine_step *step, float *logits, tool_error *error);
 
 #endif

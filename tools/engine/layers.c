@@ -16,24 +16,24 @@ typedef struct argument {
     { sizeof(variable), &(variable) }
 #define NUM_ARGUMENTS(arguments) (cl_uint)(sizeof(arguments) / sizeof *(arguments))
 
-static bool make_kernel(const layers *l, const char *name, cl_kernel *kernel, engine_error *error) {
+static bool make_kernel(const layers *l, const char *name, cl_kernel *kernel, tool_error *error) {
     cl_int code;
     *kernel = clCreateKernel(l->program, name, &code);
-    return code == CL_SUCCESS || engine_fail_opencl(error, "clCreateKernel", code);
+    return tool_try_opencl(error, code, "clCreateKernel");
 }
 
-bool layers_create(pagedcl_device *device, layers *l, engine_error *error) {
+bool layers_create(pagedcl_device *device, layers *l, tool_error *error) {
     *l = (layers){.queue = pagedcl_device_queue(device), .group = 64};
     pagedcl_device_info info = PAGEDCL_DEVICE_INFO_INIT;
-    if (pagedcl_device_get_info(device, &info) != PAGEDCL_SUCCESS)
-        return engine_fail_library(error, "device");
+    if (!tool_try(error, pagedcl_device_get_info(device, &info), "device"))
+        return false;
     while (l->group > info.max_work_group_size)
         l->group /= 2;
     char options[32];
     snprintf(options, sizeof options, "-DGROUP=%zu", l->group);
     pagedcl_program_desc desc = {.name = "layers", .source = pcl_source_layers, .options = options};
-    if (pagedcl_programs_build(device, &desc, 1, &l->program) != PAGEDCL_SUCCESS)
-        return engine_fail_library(error, "layer kernels");
+    if (!tool_try(error, pagedcl_programs_build(device, &desc, 1, &l->program), "layer kernels"))
+        return false;
     return make_kernel(l, "take_rows", &l->take_rows, error) && make_kernel(l, "rms_norm", &l->rms_norm, error) &&
            make_kernel(l, "norm_rotate", &l->norm_rotate, error) &&
            make_kernel(l, "silu_multiply", &l->silu_multiply, error);
@@ -51,33 +51,33 @@ void layers_destroy(layers *l) {
 
 /* Enqueues x by y work-items, in work-groups of `group` by 1, or as the implementation likes when group is 0. */
 static bool enqueue(const layers *l, cl_kernel kernel, const argument *arguments, cl_uint num_arguments, size_t x,
-                    size_t y, size_t group, engine_error *error) {
+                    size_t y, size_t group, tool_error *error) {
     for (cl_uint i = 0; i < num_arguments; i++) {
         cl_int code = clSetKernelArg(kernel, i, arguments[i].size, arguments[i].value);
         if (code != CL_SUCCESS)
-            return engine_fail_opencl(error, "clSetKernelArg", code);
+            return tool_try_opencl(error, code, "clSetKernelArg");
     }
     const size_t global[2] = {x, y};
     const size_t local[2] = {group, 1};
     cl_int code = clEnqueueNDRangeKernel(l->queue, kernel, 2, NULL, global, group == 0 ? NULL : local, 0, NULL, NULL);
-    return code == CL_SUCCESS || engine_fail_opencl(error, "clEnqueueNDRangeKernel", code);
+    return tool_try_opencl(error, code, "clEnqueueNDRangeKernel");
 }
 
 bool layers_take_rows(const layers *l, cl_mem table, cl_mem rows, cl_mem out, int32_t num_rows, int32_t width,
-                      engine_error *error) {
+                      tool_error *error) {
     const argument arguments[] = {ARGUMENT(table), ARGUMENT(rows), ARGUMENT(out)};
     return enqueue(l, l->take_rows, arguments, NUM_ARGUMENTS(arguments), (size_t)width, (size_t)num_rows, 0, error);
 }
 
 bool layers_rms_norm(const layers *l, cl_mem in, cl_mem weight, cl_mem out, int32_t num_rows, int32_t width, float eps,
-                     engine_error *error) {
+                     tool_error *error) {
     const argument arguments[] = {ARGUMENT(in), ARGUMENT(weight), ARGUMENT(out), ARGUMENT(width), ARGUMENT(eps)};
     return enqueue(l, l->rms_norm, arguments, NUM_ARGUMENTS(arguments), (size_t)num_rows * l->group, 1, l->group,
                    error);
 }
 
 bool layers_norm_rotate(const layers *l, cl_mem qkv, cl_mem q_norm, cl_mem k_norm, cl_mem frequencies, cl_mem positions,
-                        int32_t num_rows, const model_config *config, engine_error *error) {
+                        int32_t num_rows, const model_config *config, tool_error *error) {
     const argument arguments[] = {ARGUMENT(qkv),
                                   ARGUMENT(q_norm),
                                   ARGUMENT(k_norm),
@@ -93,7 +93,7 @@ bool layers_norm_rotate(const layers *l, cl_mem qkv, cl_mem q_norm, cl_mem k_nor
 }
 
 bool layers_silu_multiply(const layers *l, cl_mem gate_up, cl_mem out, int32_t num_rows, int32_t width,
-                          engine_error *error) {
+                          tool_error *error) {
     const argument arguments[] = {ARGUMENT(gate_up), ARGUMENT(out)};
     return enqueue(l, l->silu_multiply, arguments, NUM_ARGUMENTS(arguments), (size_t)width, (size_t)num_rows, 0, error);
 }

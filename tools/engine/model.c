@@ -16,7 +16,7 @@ typedef struct loader {
     int64_t done; /* elements on the device */
     int64_t total;
     float *staging;
-    engine_error *error;
+    tool_error *error;
 } loader;
 
 /* One tensor of the files and where it goes: matrices that multiply the same input are loaded one over the other. */
@@ -34,7 +34,7 @@ static bool upload(loader *l, cl_mem target, int64_t offset, const safetensors_t
         cl_int code = clEnqueueWriteBuffer(queue, target, CL_TRUE, (size_t)(offset + first) * sizeof(float),
                                            (size_t)count * sizeof(float), l->staging, 0, NULL, NULL);
         if (code != CL_SUCCESS)
-            return engine_fail_opencl(l->error, "clEnqueueWriteBuffer", code);
+            return tool_try_opencl(l->error, code, "clEnqueueWriteBuffer");
         l->done += count;
         engine_report(&l->progress, "loading weights", (double)l->done / (double)l->total);
     }
@@ -60,8 +60,8 @@ static bool load(loader *l, int32_t layer, const part *parts, size_t num_parts, 
     *target = clCreateBuffer(pagedcl_device_context(l->device), CL_MEM_READ_ONLY, (size_t)elements * sizeof(float),
                              NULL, &code);
     if (code != CL_SUCCESS)
-        return engine_fail(l->error, "no device memory for %" PRId64 " MiB of weights (OpenCL error %d)",
-                           elements * (int64_t)sizeof(float) >> 20, (int)code);
+        return tool_fail(l->error, "no device memory for %" PRId64 " MiB of weights (OpenCL error %d)",
+                         elements * (int64_t)sizeof(float) >> 20, (int)code);
     int64_t offset = 0;
     for (size_t i = 0; i < num_parts; i++) {
         if (!upload(l, *target, offset, tensors[i]))
@@ -116,13 +116,13 @@ static bool load_all(loader *l, model *m) {
         return load(l, -1, head, 1, c->hidden_size, &m->head);
     cl_int code = clRetainMemObject(m->embedding);
     if (code != CL_SUCCESS)
-        return engine_fail_opencl(l->error, "clRetainMemObject", code);
+        return tool_try_opencl(l->error, code, "clRetainMemObject");
     m->head = m->embedding;
     return true;
 }
 
 bool model_load(pagedcl_device *device, const char *folder, const model_config *config, engine_progress progress,
-                model *m, engine_error *error) {
+                model *m, tool_error *error) {
     *m = (model){.config = *config, .num_parameters = count_parameters(config)};
     weights *w = weights_open(folder, error);
     if (w == NULL)
@@ -130,7 +130,7 @@ bool model_load(pagedcl_device *device, const char *folder, const model_config *
     loader l = {.device = device, .weights = w, .progress = progress, .total = m->num_parameters, .error = error};
     l.staging = malloc(STAGING_ELEMENTS * sizeof *l.staging);
     m->layers = calloc((size_t)config->num_layers, sizeof *m->layers);
-    bool ok = l.staging != NULL && m->layers != NULL ? load_all(&l, m) : engine_fail(error, "out of memory");
+    bool ok = l.staging != NULL && m->layers != NULL ? load_all(&l, m) : tool_fail(error, "out of memory");
     free(l.staging);
     weights_close(w);
     return ok;

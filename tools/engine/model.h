@@ -33,7 +33,7 @@ typedef struct model {
  * destroyed whatever the outcome.
  */
 bool model_load(pagedcl_device *device, const char *folder, const model_config *config, engine_progress progress,
-                model *m, engine_error *error);
+                model *m, tool_error *error);
 void model_destroy(model *m);
 
 #endif

@@ -39,8 +39,8 @@ struct scheduler {
     scheduler_stats stats;
 };
 
-static bool out_of_memory(engine_error *error) {
-    return engine_fail(error, "out of memory");
+static bool out_of_memory(tool_error *error) {
+    return tool_fail(error, "out of memory");
 }
 
 /* Grows *array to `count` elements. */
@@ -54,7 +54,7 @@ static bool grow(int32_t **array, int64_t count) {
     return true;
 }
 
-scheduler *scheduler_create(const scheduler_options *options, engine_error *error) {
+scheduler *scheduler_create(const scheduler_options *options, tool_error *error) {
     scheduler *s = calloc(1, sizeof *s);
     if (s == NULL) {
         out_of_memory(error);
@@ -73,8 +73,7 @@ scheduler *scheduler_create(const scheduler_options *options, engine_error *erro
          grow(&step->requests, seqs) && grow(&step->cache_seqlens, seqs) && grow(&step->prefill_cu_seqlens, seqs + 1) &&
          grow(&step->copies, 2 * seqs) && grow(&step->output_rows, seqs) && grow(&step->output_requests, seqs)) ||
         out_of_memory(error);
-    if (ok && pagedcl_blocks_create(&desc, &s->blocks) != PAGEDCL_SUCCESS)
-        ok = engine_fail_library(error, "block manager");
+    ok = ok && tool_try(error, pagedcl_blocks_create(&desc, &s->blocks), "block manager");
     if (ok)
         return s;
     scheduler_destroy(s);
@@ -108,21 +107,20 @@ static int64_t blocks_for(const scheduler *s, int64_t num_tokens) {
     return (num_tokens + s->options.block_size - 1) / s->options.block_size;
 }
 
-bool scheduler_add(scheduler *s, const int32_t *prompt, int32_t num_prompt, int32_t max_new_tokens,
-                   engine_error *error) {
+bool scheduler_add(scheduler *s, const int32_t *prompt, int32_t num_prompt, int32_t max_new_tokens, tool_error *error) {
     int64_t total = (int64_t)num_prompt + max_new_tokens;
     if (num_prompt < 1 || max_new_tokens < 1)
-        return engine_fail(error, "prompt %" PRId32 " is empty or wants no token", s->num_requests + 1);
+        return tool_fail(error, "prompt %" PRId32 " is empty or wants no token", s->num_requests + 1);
     if (total > s->options.max_tokens)
-        return engine_fail(error,
-                           "prompt %" PRId32 " and its new tokens are %" PRId64 "; the model takes at most %" PRId32,
-                           s->num_requests + 1, total, s->options.max_tokens);
+        return tool_fail(error,
+                         "prompt %" PRId32 " and its new tokens are %" PRId64 "; the model takes at most %" PRId32,
+                         s->num_requests + 1, total, s->options.max_tokens);
     /* The last token is generated and never computed. */
     if (blocks_for(s, total - 1) > s->options.num_blocks)
-        return engine_fail(error,
-                           "prompt %" PRId32 " and its new tokens need %" PRId64 " blocks of %" PRId32
-                           " tokens; the pool has %" PRId32,
-                           s->num_requests + 1, blocks_for(s, total - 1), s->options.block_size, s->options.num_blocks);
+        return tool_fail(error,
+                         "prompt %" PRId32 " and its new tokens need %" PRId64 " blocks of %" PRId32
+                         " tokens; the pool has %" PRId32,
+                         s->num_requests + 1, blocks_for(s, total - 1), s->options.block_size, s->options.num_blocks);
     request *requests = realloc(s->requests, ((size_t)s->num_requests + 1) * sizeof *requests);
     if (requests == NULL)
         return out_of_memory(error);
@@ -148,13 +146,13 @@ scheduler_request scheduler_get(const scheduler *s, int32_t index) {
 }
 
 /* Takes blocks for num_tokens more tokens of the sequence. *enough is false when there are too few. */
-static bool append(scheduler *s, pagedcl_seq seq, int64_t num_tokens, bool *enough, engine_error *error) {
+static bool append(scheduler *s, pagedcl_seq seq, int64_t num_tokens, bool *enough, tool_error *error) {
     pagedcl_block_copy copy;
     size_t num_copies = 0;
     pagedcl_status status = pagedcl_blocks_append(s->blocks, seq, num_tokens, &copy, &num_copies);
     *enough = status == PAGEDCL_SUCCESS;
-    if (status != PAGEDCL_SUCCESS && status != PAGEDCL_OUT_OF_BLOCKS)
-        return engine_fail_library(error, "block manager");
+    if (status != PAGEDCL_OUT_OF_BLOCKS && !tool_try(error, status, "block manager"))
+        return false;
     if (*enough && num_copies > 0) {
         int32_t *pair = s->step.copies + 2 * (int64_t)s->step.num_copies++;
         pair[0] = copy.src;
@@ -163,15 +161,15 @@ static bool append(scheduler *s, pagedcl_seq seq, int64_t num_tokens, bool *enou
     return true;
 }
 
-static bool release(scheduler *s, request *r, engine_error *error) {
-    if (pagedcl_blocks_seq_free(s->blocks, r->seq) != PAGEDCL_SUCCESS)
-        return engine_fail_library(error, "block manager");
+static bool release(scheduler *s, request *r, tool_error *error) {
+    if (!tool_try(error, pagedcl_blocks_seq_free(s->blocks, r->seq), "block manager"))
+        return false;
     r->seq = 0;
     return true;
 }
 
 /* The running request that was admitted last waits again, in front of the others. */
-static bool preempt_last(scheduler *s, engine_error *error) {
+static bool preempt_last(scheduler *s, tool_error *error) {
     int32_t index = s->running[--s->num_running];
     request *r = &s->requests[index];
     memmove(s->waiting + 1, s->waiting, (size_t)s->num_waiting * sizeof *s->waiting);
@@ -184,7 +182,7 @@ static bool preempt_last(scheduler *s, engine_error *error) {
 }
 
 /* A block for the next token of every request that decodes, the first admitted first. */
-static bool grow_running(scheduler *s, engine_error *error) {
+static bool grow_running(scheduler *s, tool_error *error) {
     for (int32_t i = 0; i < s->num_running; i++) {
         const request *r = &s->requests[s->running[i]];
         if (r->num_computed < r->prefill_end)
@@ -241,7 +239,7 @@ static pagedcl_prompt prompt_of(const request *r) {
  * Makes the sequence of a request from the longest prefix there is: that of a running request, to the token, or that of
  * the prefix cache, which has the texts that ended too. *shared: its length.
  */
-static bool make_sequence(scheduler *s, request *r, const request *parent, int64_t *shared, engine_error *error) {
+static bool make_sequence(scheduler *s, request *r, const request *parent, int64_t *shared, tool_error *error) {
     pagedcl_prompt prompt = prompt_of(r);
     int64_t num_cached = 0;
     pagedcl_status status = pagedcl_prefix_peek(s->blocks, &prompt, &num_cached);
@@ -249,16 +247,16 @@ static bool make_sequence(scheduler *s, request *r, const request *parent, int64
         status = pagedcl_blocks_share(s->blocks, parent->seq, *shared, &r->seq);
     else if (status == PAGEDCL_SUCCESS)
         status = pagedcl_prefix_seq_create(s->blocks, &prompt, &r->seq, shared);
-    return status == PAGEDCL_SUCCESS || engine_fail_library(error, "block manager");
+    return tool_try(error, status, "block manager");
 }
 
 /* Takes blocks for the request's tokens behind the first `shared`. */
-static bool take_blocks(scheduler *s, request *r, int64_t shared, bool *enough, engine_error *error) {
+static bool take_blocks(scheduler *s, request *r, int64_t shared, bool *enough, tool_error *error) {
     pagedcl_blocks_stats stats = PAGEDCL_BLOCKS_STATS_INIT;
     int64_t needed;
-    if (pagedcl_blocks_needed(s->blocks, r->seq, r->num_tokens - shared, &needed) != PAGEDCL_SUCCESS ||
-        pagedcl_blocks_get_stats(s->blocks, &stats) != PAGEDCL_SUCCESS)
-        return engine_fail_library(error, "block manager");
+    if (!tool_try(error, pagedcl_blocks_needed(s->blocks, r->seq, r->num_tokens - shared, &needed), "block manager") ||
+        !tool_try(error, pagedcl_blocks_get_stats(s->blocks, &stats), "block manager"))
+        return false;
     *enough = needed + s->num_running * blocks_for(s, GROWTH_TOKENS) <= stats.available;
     if (*enough && !append(s, r->seq, r->num_tokens - shared, enough, error))
         return false;
@@ -278,7 +276,7 @@ static void count_admission(scheduler *s, request *r, int32_t shared) {
 }
 
 /* Starts waiting requests while there are blocks for them. */
-static bool admit(scheduler *s, engine_error *error) {
+static bool admit(scheduler *s, tool_error *error) {
     int32_t i = 0;
     while (i < s->num_waiting && s->num_running < s->options.max_batch) {
         int32_t index = s->waiting[i];
@@ -352,14 +350,15 @@ static void add_prefill_rows(scheduler *s) {
     }
 }
 
-static bool fill_block_table(scheduler *s, engine_error *error) {
+static bool fill_block_table(scheduler *s, tool_error *error) {
     engine_step *step = &s->step;
     int32_t num_seqs = step->num_decode + step->num_prefill;
     step->block_table_stride = 0;
     for (int32_t i = 0; i < num_seqs; i++) {
         int64_t length;
-        if (pagedcl_blocks_seq_length(s->blocks, s->requests[step->requests[i]].seq, &length) != PAGEDCL_SUCCESS)
-            return engine_fail_library(error, "block manager");
+        if (!tool_try(error, pagedcl_blocks_seq_length(s->blocks, s->requests[step->requests[i]].seq, &length),
+                      "block manager"))
+            return false;
         if (blocks_for(s, length) > step->block_table_stride)
             step->block_table_stride = blocks_for(s, length);
     }
@@ -370,14 +369,16 @@ static bool fill_block_table(scheduler *s, engine_error *error) {
         s->block_table_capacity = entries;
     }
     for (int32_t i = 0; i < num_seqs; i++)
-        if (pagedcl_blocks_table(s->blocks, s->requests[step->requests[i]].seq, 0,
-                                 step->block_table + i * step->block_table_stride, step->block_table_stride,
-                                 NULL) != PAGEDCL_SUCCESS)
-            return engine_fail_library(error, "block manager");
+        if (!tool_try(error,
+                      pagedcl_blocks_table(s->blocks, s->requests[step->requests[i]].seq, 0,
+                                           step->block_table + i * step->block_table_stride, step->block_table_stride,
+                                           NULL),
+                      "block manager"))
+            return false;
     return true;
 }
 
-bool scheduler_plan(scheduler *s, const engine_step **planned, engine_error *error) {
+bool scheduler_plan(scheduler *s, const engine_step **planned, tool_error *error) {
     engine_step *step = &s->step;
     step->num_rows = step->num_decode = step->num_prefill = step->num_copies = step->num_outputs = 0;
     int64_t preemptions = s->stats.preemptions;
@@ -392,7 +393,7 @@ bool scheduler_plan(scheduler *s, const engine_step **planned, engine_error *err
     return fill_block_table(s, error);
 }
 
-static bool finish(scheduler *s, int32_t index, engine_error *error) {
+static bool finish(scheduler *s, int32_t index, tool_error *error) {
     s->requests[index].finished = true;
     s->num_finished++;
     int32_t kept = 0;
@@ -404,14 +405,14 @@ static bool finish(scheduler *s, int32_t index, engine_error *error) {
 }
 
 /* The first num_computed tokens of the request are computed: from now on they are found. */
-static bool record(scheduler *s, request *r, int32_t num_computed, engine_error *error) {
+static bool record(scheduler *s, request *r, int32_t num_computed, tool_error *error) {
     int32_t before = r->num_computed;
     r->num_computed = num_computed;
-    return pagedcl_prefix_record(s->blocks, r->seq, r->tokens + before, num_computed - before) == PAGEDCL_SUCCESS ||
-           engine_fail_library(error, "block manager");
+    return tool_try(error, pagedcl_prefix_record(s->blocks, r->seq, r->tokens + before, num_computed - before),
+                    "block manager");
 }
 
-bool scheduler_commit(scheduler *s, const int32_t *next_tokens, const bool *ends, engine_error *error) {
+bool scheduler_commit(scheduler *s, const int32_t *next_tokens, const bool *ends, tool_error *error) {
     const engine_step *step = &s->step;
     for (int32_t i = 0; i < step->num_decode + step->num_prefill; i++) {
         /* A token that was decoded stands behind cache_seqlens; those that were prefilled are in it. */
@@ -432,9 +433,8 @@ bool scheduler_commit(scheduler *s, const int32_t *next_tokens, const bool *ends
     return true;
 }
 
-bool scheduler_get_stats(const scheduler *s, scheduler_stats *stats, engine_error *error) {
+bool scheduler_get_stats(const scheduler *s, scheduler_stats *stats, tool_error *error) {
     *stats = s->stats;
     stats->blocks = (pagedcl_blocks_stats)PAGEDCL_BLOCKS_STATS_INIT;
-    return pagedcl_blocks_get_stats(s->blocks, &stats->blocks) == PAGEDCL_SUCCESS ||
-           engine_fail_library(error, "block manager");
+    return tool_try(error, pagedcl_blocks_get_stats(s->blocks, &stats->blocks), "block manager");
 }

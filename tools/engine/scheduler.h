@@ -12,7 +12,7 @@
 #ifndef ENGINE_SCHEDULER_H
 #define ENGINE_SCHEDULER_H
 
-#include "error.h"
+#include "tool_error.h"
 #include "step.h"
 
 #include <pagedcl/blocks.h>
@@ -49,15 +49,14 @@ typedef struct scheduler_request {
     bool finished;
 } scheduler_request;
 
-scheduler *scheduler_create(const scheduler_options *options, engine_error *error);
+scheduler *scheduler_create(const scheduler_options *options, tool_error *error);
 void scheduler_destroy(scheduler *s); /* NULL is allowed */
 
 /*
  * Adds a request that wants 1 or more new tokens; requests count from 0. One that could never run, alone in an empty
  * pool, is refused.
  */
-bool scheduler_add(scheduler *s, const int32_t *prompt, int32_t num_prompt, int32_t max_new_tokens,
-                   engine_error *error);
+bool scheduler_add(scheduler *s, const int32_t *prompt, int32_t num_prompt, int32_t max_new_tokens, tool_error *error);
 
 int32_t scheduler_num_unfinished(const scheduler *s);
 scheduler_request scheduler_get(const scheduler *s, int32_t index);
@@ -66,14 +65,14 @@ scheduler_request scheduler_get(const scheduler *s, int32_t index);
  * Decides the next step; it holds until the next call. At least one row while a request is unfinished. Every plan must
  * be followed by a commit once the step was computed.
  */
-bool scheduler_plan(scheduler *s, const engine_step **step, engine_error *error);
+bool scheduler_plan(scheduler *s, const engine_step **step, tool_error *error);
 
 /*
  * The step was computed: next_tokens[i] follows output i of it, and ends its request when ends[i] or when the request
  * has all the tokens that it wants.
  */
-bool scheduler_commit(scheduler *s, const int32_t *next_tokens, const bool *ends, engine_error *error);
+bool scheduler_commit(scheduler *s, const int32_t *next_tokens, const bool *ends, tool_error *error);
 
-bool scheduler_get_stats(const scheduler *s, scheduler_stats *stats, engine_error *error);
+bool scheduler_get_stats(const scheduler *s, scheduler_stats *stats, tool_error *error);
 
 #endif

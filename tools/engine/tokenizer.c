@@ -18,17 +18,17 @@ void tokenizer_open(const char *folder, const model_config *config, tokenizer *t
             t->bytes = false;
 }
 
-int32_t *tokenizer_encode(const tokenizer *t, const char *text, int32_t *num_tokens, engine_error *error) {
+int32_t *tokenizer_encode(const tokenizer *t, const char *text, int32_t *num_tokens, tool_error *error) {
     size_t length = strlen(text);
     int32_t *tokens = NULL;
     if (!t->bytes)
-        engine_fail(error, "the tokenizer of this model is not read yet: give token ids with --prompt-ids");
+        tool_fail(error, "the tokenizer of this model is not read yet: give token ids with --prompt-ids");
     else if (length == 0)
-        engine_fail(error, "a prompt is empty");
+        tool_fail(error, "a prompt is empty");
     else if (length > INT32_MAX)
-        engine_fail(error, "a prompt is too long");
+        tool_fail(error, "a prompt is too long");
     else if ((tokens = malloc(length * sizeof *tokens)) == NULL)
-        engine_fail(error, "out of memory");
+        tool_fail(error, "out of memory");
     if (tokens == NULL)
         return NULL;
     for (size_t i = 0; i < length; i++)

@@ -19,7 +19,7 @@ typedef struct tokenizer {
 void tokenizer_open(const char *folder, const model_config *config, tokenizer *t);
 
 /* The tokens of a text, for the caller to free. NULL with an error when there is no tokenizer, or no text. */
-int32_t *tokenizer_encode(const tokenizer *t, const char *text, int32_t *num_tokens, engine_error *error);
+int32_t *tokenizer_encode(const tokenizer *t, const char *text, int32_t *num_tokens, tool_error *error);
 
 /* Writes the text of one token, without a zero byte, and returns its length. */
 size_t tokenizer_decode(const tokenizer *t, int32_t token, char text[TOKENIZER_MAX_TEXT]);

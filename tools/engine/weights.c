@@ -31,17 +31,17 @@ static safetensors *find_shard(const weights *w, const char *name) {
     return NULL;
 }
 
-static bool open_shard(weights *w, const char *name, engine_error *error) {
+static bool open_shard(weights *w, const char *name, tool_error *error) {
     char path[FOLDER_MAX_PATH];
     if (w->num_shards == MAX_SHARDS)
-        return engine_fail(error, "%s: the index names more than %d files", w->folder, MAX_SHARDS);
+        return tool_fail(error, "%s: the index names more than %d files", w->folder, MAX_SHARDS);
     if (strchr(name, '/') != NULL)
-        return engine_fail(error, "%s: the index names \"%s\", which is not a file of this folder", w->folder, name);
+        return tool_fail(error, "%s: the index names \"%s\", which is not a file of this folder", w->folder, name);
     if (!folder_path(w->folder, name, path, error))
         return false;
     shard *shards = realloc(w->shards, (w->num_shards + 1) * sizeof *shards);
     if (shards == NULL)
-        return engine_fail(error, "out of memory");
+        return tool_fail(error, "out of memory");
     w->shards = shards;
     safetensors *file = safetensors_open(path, error->text, sizeof error->text);
     if (file == NULL)
@@ -50,29 +50,29 @@ static bool open_shard(weights *w, const char *name, engine_error *error) {
     return true;
 }
 
-static bool open_index(weights *w, engine_error *error) {
+static bool open_index(weights *w, tool_error *error) {
     w->index = folder_read_json(w->folder, INDEX, error);
     if (w->index == NULL)
         return false;
     w->weight_map = json_object_get(w->index, "weight_map");
     if (!json_is_object(w->weight_map))
-        return engine_fail(error, "%s/%s: weight_map is missing or not an object", w->folder, INDEX);
+        return tool_fail(error, "%s/%s: weight_map is missing or not an object", w->folder, INDEX);
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)w->weight_map, key, value) {
         const char *name = json_string_value(value);
         if (name == NULL)
-            return engine_fail(error, "%s/%s: the entry of %s is not a file name", w->folder, INDEX, key);
+            return tool_fail(error, "%s/%s: the entry of %s is not a file name", w->folder, INDEX, key);
         if (find_shard(w, name) == NULL && !open_shard(w, name, error))
             return false;
     }
     return true;
 }
 
-weights *weights_open(const char *folder, engine_error *error) {
+weights *weights_open(const char *folder, tool_error *error) {
     weights *w = calloc(1, sizeof *w);
     if (w == NULL) {
-        engine_fail(error, "out of memory");
+        tool_fail(error, "out of memory");
         return NULL;
     }
     w->folder = folder;
@@ -93,7 +93,7 @@ void weights_close(weights *w) {
 }
 
 const safetensors_tensor *weights_find(const weights *w, const char *name, int64_t rows, int64_t columns,
-                                       engine_error *error) {
+                                       tool_error *error) {
     const safetensors *file = w->shards == NULL ? NULL : w->shards[0].file;
     if (w->weight_map != NULL) {
         const char *shard_name = json_string_value(json_object_get(w->weight_map, name));
@@ -101,7 +101,7 @@ const safetensors_tensor *weights_find(const weights *w, const char *name, int64
     }
     const safetensors_tensor *tensor = file == NULL ? NULL : safetensors_find(file, name);
     if (tensor == NULL) {
-        engine_fail(error, "%s: the tensor %s is missing", w->folder, name);
+        tool_fail(error, "%s: the tensor %s is missing", w->folder, name);
         return NULL;
     }
     int64_t shape[2] = {rows, columns};
@@ -109,15 +109,15 @@ const safetensors_tensor *weights_find(const weights *w, const char *name, int64
     if (tensor->num_dims != num_dims ||
         memcmp(tensor->shape, shape + 2 - num_dims, (size_t)num_dims * sizeof *shape) != 0) {
         if (rows == 0)
-            engine_fail(error, "%s: %s must have the shape [%" PRId64 "] that config.json gives", w->folder, name,
-                        columns);
+            tool_fail(error, "%s: %s must have the shape [%" PRId64 "] that config.json gives", w->folder, name,
+                      columns);
         else
-            engine_fail(error, "%s: %s must have the shape [%" PRId64 ", %" PRId64 "] that config.json gives",
-                        w->folder, name, rows, columns);
+            tool_fail(error, "%s: %s must have the shape [%" PRId64 ", %" PRId64 "] that config.json gives", w->folder,
+                      name, rows, columns);
         return NULL;
     }
     if (tensor->dtype != SAFETENSORS_F32 && tensor->dtype != SAFETENSORS_F16 && tensor->dtype != SAFETENSORS_BF16) {
-        engine_fail(error, "%s: %s is %s; only F32, F16 and BF16 are read", w->folder, name, tensor->dtype_name);
+        tool_fail(error, "%s: %s is %s; only F32, F16 and BF16 are read", w->folder, name, tensor->dtype_name);
         return NULL;
     }
     return tensor;

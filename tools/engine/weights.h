@@ -6,12 +6,12 @@
 #ifndef ENGINE_WEIGHTS_H
 #define ENGINE_WEIGHTS_H
 
-#include "error.h"
+#include "tool_error.h"
 #include "safetensors.h"
 
 typedef struct weights weights;
 
-weights *weights_open(const char *folder, engine_error *error);
+weights *weights_open(const char *folder, tool_error *error);
 void weights_close(weights *w); /* NULL is allowed */
 
 /*
@@ -19,7 +19,7 @@ void weights_close(weights *w); /* NULL is allowed */
  * weights_to_float reads. NULL with an error when it is missing or not such a one.
  */
 const safetensors_tensor *weights_find(const weights *w, const char *name, int64_t rows, int64_t columns,
-                                       engine_error *error);
+                                       tool_error *error);
 
 /* Elements first .. first + count - 1 of the tensor, in its order. */
 void weights_to_float(const safetensors_tensor *tensor, int64_t first, int64_t count, float *values);

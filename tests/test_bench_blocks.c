@@ -44,6 +44,6 @@ Test(bench_blocks, refuses_bad_options) {
     expect_refused(RUN("--sequences=4"), "--sequences goes with --blocks");
     expect_refused(RUN("--blocks=4300", "--check"), "--check compares the standard sizes");
     expect_refused(RUN("--blocks=42", "--sequences=1"), "1 sequences take up to 43 blocks; the pool has 42");
-    expect_refused(RUN("fast"), "takes no argument, and \"fast\" is one");
+    expect_refused(RUN("fast"), "\"fast\" is no option; pagedcl bench-blocks takes no other argument");
     expect_refused(RUN("--fast"), "unrecognized option");
 }

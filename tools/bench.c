@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "command.h"
+#include "option.h"
 #include "report.h"
 #include "stored.h"
 
@@ -115,43 +116,16 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t bad_value(const char *option, const char *value, const char *wanted) {
-    command_fail("--%s is \"%s\"; it must be %s", option, value, wanted);
-    return EINVAL;
-}
-
-static error_t parse_count(const char *option, const char *value, long max, int32_t *count) {
-    char *end;
-    errno = 0;
-    long parsed = strtol(value, &end, 10);
-    if (errno != 0 || end == value || *end != '\0' || parsed < 1 || parsed > max) {
-        char wanted[80];
-        snprintf(wanted, sizeof wanted, "a whole number from 1 to %ld", max);
-        return bad_value(option, value, wanted);
-    }
-    *count = (int32_t)parsed;
-    return 0;
-}
-
 static error_t parse_number(const char *option, const char *value, double max, double *number) {
     char *end;
     double parsed = strtod(value, &end);
     if (end == value || *end != '\0' || !(parsed > 0 && parsed <= max)) {
         char wanted[80];
         snprintf(wanted, sizeof wanted, "a number above 0, at most %g", max);
-        return bad_value(option, value, wanted);
+        return option_bad(option, value, wanted);
     }
     *number = parsed;
     return 0;
-}
-
-static error_t parse_dtype(const char *value, pagedcl_dtype *dtype) {
-    for (int i = PAGEDCL_FLOAT32; i <= PAGEDCL_INT4; i++)
-        if (strcmp(value, pagedcl_dtype_name((pagedcl_dtype)i)) == 0) {
-            *dtype = (pagedcl_dtype)i;
-            return 0;
-        }
-    return bad_value("dtype", value, "float32, float16, bfloat16, int8, float8_e4m3, float8_e5m2 or int4");
 }
 
 static error_t parse_kinds(const char *value, unsigned *kinds) {
@@ -164,8 +138,8 @@ static error_t parse_kinds(const char *value, unsigned *kinds) {
                 strncmp(bench_kind_name((bench_kind)i), at, length) == 0)
                 found = 1u << i;
         if (found == 0)
-            return bad_value("kind", value,
-                             "decode, prefill, step, write, gather, copy, merge, or several with commas between");
+            return option_bad("kind", value,
+                              "decode, prefill, step, write, gather, copy, merge, or several with commas between");
         *kinds |= found;
         at += length;
         if (*at == '\0')
@@ -196,34 +170,34 @@ static error_t parse_own(int key, const char *value, own_cell *own) {
         own->model = value;
         return 0;
     case KEY_HEADS:
-        return parse_count("heads", value, 1 << 16, &own->num_heads);
+        return option_count("heads", value, 1, 1 << 16, &own->num_heads);
     case KEY_KV_HEADS:
-        return parse_count("kv-heads", value, 1 << 16, &own->num_kv_heads);
+        return option_count("kv-heads", value, 1, 1 << 16, &own->num_kv_heads);
     case KEY_HEAD_DIM:
-        return parse_count("head-dim", value, 576, &own->head_dim);
+        return option_count("head-dim", value, 1, 576, &own->head_dim);
     case KEY_HEAD_DIM_V:
-        return parse_count("head-dim-v", value, 576, &own->head_dim_v);
+        return option_count("head-dim-v", value, 1, 576, &own->head_dim_v);
     case KEY_V_IN_K:
         own->v_in_k = true;
         return 0;
     case KEY_WINDOW:
-        return parse_count("window", value, 1 << 30, &own->window);
+        return option_count("window", value, 1, 1 << 30, &own->window);
     case KEY_SOFTCAP:
         return parse_number("softcap", value, 1e6, &own->softcap);
     case KEY_SINKS:
         own->has_sinks = true;
         return 0;
     case KEY_BATCH:
-        return parse_count("batch", value, 1 << 16, &own->batch);
+        return option_count("batch", value, 1, 1 << 16, &own->batch);
     case KEY_CONTEXT:
-        return parse_count("context", value, 1 << 24, &own->context);
+        return option_count("context", value, 1, 1 << 24, &own->context);
     case KEY_RAGGED:
         own->ragged = true;
         return 0;
     case KEY_QUERY:
-        return parse_count("query", value, 1 << 24, &own->query);
+        return option_count("query", value, 1, 1 << 24, &own->query);
     case KEY_LAYERS:
-        return parse_count("layers", value, 1 << 10, &own->layers);
+        return option_count("layers", value, 1, 1 << 10, &own->layers);
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -232,14 +206,11 @@ static error_t parse_own(int key, const char *value, own_cell *own) {
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->err_stream = NULL; /* getopt's line about a bad option is enough */
-        return 0;
     case 'd':
         a->device = value;
         return 0;
     case 't':
-        return command_tier(value, &a->tier) ? 0 : EINVAL;
+        return option_tier("tier", value, &a->tier);
     case 'v':
         a->verbose = true;
         return 0;
@@ -250,7 +221,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         a->set = value;
         if (strcmp(value, "cpu") == 0 || strcmp(value, "gpu") == 0 || strcmp(value, "all") == 0)
             return 0;
-        return bad_value("set", value, "cpu, gpu or all");
+        return option_bad("set", value, "cpu, gpu or all");
     case 'f':
         return parse_filter(value, a);
     case KEY_LIST:
@@ -268,20 +239,17 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         a->warm = true;
         return 0;
     case KEY_BLOCK_SIZE:
-        return parse_count("block-size", value, 1 << 16, &a->block_size);
+        return option_count("block-size", value, 1, 1 << 16, &a->block_size);
     case KEY_DTYPE:
-        return parse_dtype(value, &a->dtype);
+        return option_dtype("dtype", value, &a->dtype);
     case 'j':
         a->json = value;
         return 0;
     case KEY_CHECK:
         a->check = value;
         return 0;
-    case ARGP_KEY_ARG:
-        command_fail("\"%s\" is no option; bench takes no other argument", value);
-        return EINVAL;
     default:
-        return key >= KEY_KIND && key <= KEY_LAYERS ? parse_own(key, value, &a->own) : ARGP_ERR_UNKNOWN;
+        return key >= KEY_KIND && key <= KEY_LAYERS ? parse_own(key, value, &a->own) : option_other(key, value, state);
     }
 }
 

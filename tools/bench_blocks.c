@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "command.h"
+#include "option.h"
 
 #include <argp.h>
 #include <errno.h>
@@ -207,18 +208,6 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse_count(const char *option, const char *value, int32_t *count) {
-    char *end;
-    errno = 0;
-    long parsed = strtol(value, &end, 10);
-    if (errno != 0 || end == value || *end != '\0' || parsed < 1 || parsed > 1 << 26) {
-        command_fail("--%s is \"%s\"; it must be a whole number from 1 to %d", option, value, 1 << 26);
-        return EINVAL;
-    }
-    *count = (int32_t)parsed;
-    return 0;
-}
-
 /* Sequences grow to PROMPT tokens and a few more; all of them fit. */
 static error_t check_sizes(arguments *a) {
     const int64_t blocks_each = (PROMPT + TOKENS * (int64_t)ROUNDS) / BLOCK_SIZE + 1;
@@ -243,26 +232,20 @@ static error_t check_sizes(arguments *a) {
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->err_stream = NULL; /* getopt's line about a bad option is enough */
-        return 0;
     case KEY_BLOCKS:
-        return parse_count("blocks", value, &a->own.num_blocks);
+        return option_count("blocks", value, 1, 1 << 26, &a->own.num_blocks);
     case KEY_SEQUENCES:
-        return parse_count("sequences", value, &a->own.num_seqs);
+        return option_count("sequences", value, 1, 1 << 26, &a->own.num_seqs);
     case KEY_CHECK:
         a->check = true;
         return 0;
     case KEY_JSON:
         a->json = true;
         return 0;
-    case ARGP_KEY_ARG:
-        command_fail("bench-blocks takes no argument, and \"%s\" is one", value);
-        return EINVAL;
     case ARGP_KEY_END:
         return check_sizes(a);
     default:
-        return ARGP_ERR_UNKNOWN;
+        return option_other(key, value, state);
     }
 }
 

@@ -22,19 +22,6 @@ static void log_to_stderr(void *user, pagedcl_log_level level, const char *messa
         fprintf(stderr, "pagedcl: %s%s\n", level == PAGEDCL_LOG_WARNING ? "warning: " : "", message);
 }
 
-bool command_tier(const char *name, pagedcl_tier *tier) {
-    char names[128] = "";
-    for (int i = 1; strcmp(pagedcl_tier_name((pagedcl_tier)i), "invalid") != 0; i++) {
-        *tier = (pagedcl_tier)i;
-        if (strcmp(name, pagedcl_tier_name(*tier)) == 0)
-            return true;
-        size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", i == 1 ? "" : ", ", pagedcl_tier_name(*tier));
-    }
-    command_fail("--tier is \"%s\"; it must be one of %s", name, names);
-    return false;
-}
-
 pagedcl_device *command_open_device(const char *selector, int verbose) {
     static const int quiet_or_verbose[2] = {0, 1}; /* the device may outlive this call */
     pagedcl_device_options options = PAGEDCL_DEVICE_OPTIONS_INIT;

@@ -31,9 +31,6 @@ extern const command command_simulate;
 /* Prints "pagedcl: " and one line to stderr; returns EXIT_USAGE. */
 __attribute__((format(printf, 1, 2))) int command_fail(const char *format, ...);
 
-/* The value of a --tier option; false after a message. */
-bool command_tier(const char *name, pagedcl_tier *tier);
-
 /*
  * Opens the device of a --device option (NULL: the default) for a sub-command; warnings of the library go to stderr,
  * with `verbose` everything that it logs. NULL after a message on failure.

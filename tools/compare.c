@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pagedcl compare: runs of pagedcl bench side by side. */
 #include "command.h"
+#include "option.h"
 #include "page.h"
 #include "table.h"
 
@@ -27,9 +28,6 @@ static const struct argp_option options[] = {
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->err_stream = NULL; /* getopt's line about a bad option is enough */
-        return 0;
     case KEY_HTML:
         a->html = value;
         return 0;
@@ -49,7 +47,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         command_fail("which runs? name files that `pagedcl bench --json FILE` wrote");
         return EINVAL;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return option_other(key, value, state);
     }
 }
 

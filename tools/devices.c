@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pagedcl devices: every OpenCL device, with what matters for attention. */
 #include "command.h"
+#include "option.h"
 #include "json_text.h"
 
 #include <argp.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,17 +13,11 @@
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     bool *json = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->err_stream = NULL; /* getopt's line about a bad option is enough */
-        return 0;
     case 'j':
         *json = true;
         return 0;
-    case ARGP_KEY_ARG:
-        command_fail("\"%s\" is no option; devices takes no other argument", value);
-        return EINVAL;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return option_other(key, value, state);
     }
 }
 

@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "command.h"
+#include "option.h"
 #include "generate_prompts.h"
 #include "generate_report.h"
 #include "generate_stream.h"
@@ -71,30 +72,12 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t bad_value(const char *option, const char *value, const char *wanted) {
-    command_fail("--%s is \"%s\"; it must be %s", option, value, wanted);
-    return EINVAL;
-}
-
-static error_t parse_integer(const char *option, const char *value, int32_t max, int32_t *number) {
-    char *end;
-    errno = 0;
-    long parsed = strtol(value, &end, 10);
-    if (errno == 0 && end != value && *end == '\0' && parsed >= 1 && parsed <= max) {
-        *number = (int32_t)parsed;
-        return 0;
-    }
-    char wanted[64];
-    snprintf(wanted, sizeof wanted, "an integer from 1 to %" PRId32, max);
-    return bad_value(option, value, wanted);
-}
-
 static error_t parse_seed(const char *value, uint64_t *seed) {
     char *end;
     errno = 0;
     unsigned long long parsed = strtoull(value, &end, 10);
     if (errno != 0 || end == value || *end != '\0' || strchr(value, '-') != NULL)
-        return bad_value("seed", value, "an integer from 0 to 18446744073709551615");
+        return option_bad("seed", value, "an integer from 0 to 18446744073709551615");
     *seed = parsed;
     return 0;
 }
@@ -103,7 +86,7 @@ static error_t parse_temperature(const char *value, float *temperature) {
     char *end;
     *temperature = strtof(value, &end);
     if (end == value || *end != '\0' || !(*temperature >= 0) || !isfinite(*temperature))
-        return bad_value("temperature", value, "a number from 0 up");
+        return option_bad("temperature", value, "a number from 0 up");
     return 0;
 }
 
@@ -111,17 +94,8 @@ static error_t parse_top_p(const char *value, float *top_p) {
     char *end;
     *top_p = strtof(value, &end);
     if (end == value || *end != '\0' || !(*top_p > 0 && *top_p <= 1))
-        return bad_value("top-p", value, "a number above 0, up to 1");
+        return option_bad("top-p", value, "a number above 0, up to 1");
     return 0;
-}
-
-static error_t parse_dtype(const char *value, pagedcl_dtype *dtype) {
-    for (pagedcl_dtype d = PAGEDCL_FLOAT32; d <= PAGEDCL_INT4; d++)
-        if (strcmp(value, pagedcl_dtype_name(d)) == 0) {
-            *dtype = d;
-            return 0;
-        }
-    return bad_value("kv-dtype", value, "float32, float16, bfloat16, int8, float8_e4m3, float8_e5m2 or int4");
 }
 
 static error_t add_source(arguments *a, generate_source_kind kind, const char *value) {
@@ -134,9 +108,6 @@ static error_t add_source(arguments *a, generate_source_kind kind, const char *v
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->err_stream = NULL; /* getopt's line about a bad option is enough */
-        return 0;
     case 'm':
         a->model = value;
         return 0;
@@ -147,7 +118,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
     case KEY_PROMPT_IDS:
         return add_source(a, GENERATE_IDS, value);
     case 'n':
-        return parse_integer("tokens", value, 1 << 28, &a->new_tokens);
+        return option_count("tokens", value, 1, 1 << 28, &a->new_tokens);
     case KEY_TEMPERATURE:
         return parse_temperature(value, &a->engine.sampling.temperature);
     case KEY_TOP_P:
@@ -158,15 +129,15 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         a->device = value;
         return 0;
     case KEY_BLOCK_SIZE:
-        return parse_integer("block-size", value, 1 << 16, &a->engine.block_size);
+        return option_count("block-size", value, 1, 1 << 16, &a->engine.block_size);
     case KEY_KV_DTYPE:
-        return parse_dtype(value, &a->engine.kv_dtype);
+        return option_dtype("kv-dtype", value, &a->engine.kv_dtype);
     case KEY_POOL_BLOCKS:
-        return parse_integer("pool-blocks", value, INT32_MAX, &a->engine.num_blocks);
+        return option_count("pool-blocks", value, 1, INT32_MAX, &a->engine.num_blocks);
     case KEY_CHUNK:
-        return parse_integer("chunk", value, 1 << 16, &a->engine.chunk_tokens);
+        return option_count("chunk", value, 1, 1 << 16, &a->engine.chunk_tokens);
     case KEY_MAX_BATCH:
-        return parse_integer("max-batch", value, 1 << 12, &a->engine.max_batch);
+        return option_count("max-batch", value, 1, 1 << 12, &a->engine.max_batch);
     case KEY_NO_PREFIX_CACHE:
         a->engine.without_prefix_cache = true;
         return 0;
@@ -189,7 +160,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         }
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return option_other(key, value, state);
     }
 }
 

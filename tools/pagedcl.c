@@ -7,7 +7,8 @@
 #include <string.h>
 
 static const command *const commands[] = {
-    &command_bench, &command_bench_blocks, &command_compare, &command_devices, &command_generate, &command_replay, &command_simulate,
+    &command_bench,    &command_bench_blocks, &command_compare,  &command_devices,
+    &command_generate, &command_replay,       &command_simulate,
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 

@@ -2,6 +2,7 @@
 /* pagedcl replay: runs case files and compares what comes out with what each says. */
 #include "case_run.h"
 #include "command.h"
+#include "option.h"
 #include "json_text.h"
 
 #include <argp.h>
@@ -30,20 +31,19 @@ typedef struct tally {
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     arguments *args = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->err_stream = NULL; /* getopt's line about a bad option is enough */
-        return 0;
     case 'd':
         args->device = value;
         return 0;
     case 't':
-        return command_tier(value, &args->tier) ? 0 : EINVAL;
+        return option_tier("tier", value, &args->tier);
     case 'v':
         args->verbose = true;
         return 0;
     case 'j':
         args->json = true;
         return 0;
+    case ARGP_KEY_ARG:
+        return ARGP_ERR_UNKNOWN; /* all of them come at once */
     case ARGP_KEY_ARGS:
         args->paths = state->argv + state->next;
         args->num_paths = state->argc - state->next;
@@ -52,7 +52,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         command_fail("replay needs case files; `pagedcl replay --help` explains them");
         return EINVAL;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return option_other(key, value, state);
     }
 }
 

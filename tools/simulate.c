@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 
 #include "command.h"
+#include "option.h"
 #include "json_text.h"
 #include "simulate_curve.h"
 #include "simulate_svg.h"
@@ -69,29 +70,11 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t bad_value(const char *option, const char *value, const char *wanted) {
-    command_fail("--%s is \"%s\"; it must be %s", option, value, wanted);
-    return EINVAL;
-}
-
-static error_t parse_count(const char *option, const char *value, long min, long max, int32_t *count) {
-    char *end;
-    errno = 0;
-    long parsed = strtol(value, &end, 10);
-    if (errno != 0 || end == value || *end != '\0' || parsed < min || parsed > max) {
-        char wanted[80];
-        snprintf(wanted, sizeof wanted, "a whole number from %ld to %ld", min, max);
-        return bad_value(option, value, wanted);
-    }
-    *count = (int32_t)parsed;
-    return 0;
-}
-
 static error_t parse_ms(const char *option, const char *value, double *seconds) {
     char *end;
     double ms = strtod(value, &end);
     if (end == value || *end != '\0' || !(ms >= 0 && ms <= 1e6))
-        return bad_value(option, value, "milliseconds from 0 to 1000000");
+        return option_bad(option, value, "milliseconds from 0 to 1000000");
     *seconds = ms * 1e-3;
     return 0;
 }
@@ -107,7 +90,7 @@ static error_t parse_pools(const char *value, arguments *a) {
         long parsed = strtol(rest, &end, 10);
         if (errno != 0 || end == rest || (*end != ',' && *end != '\0') || parsed < 1 || parsed > INT32_MAX ||
             a->num_pools == CURVE_MAX_POOLS)
-            return bad_value("pool-blocks", value, wanted);
+            return option_bad("pool-blocks", value, wanted);
         a->pools[a->num_pools++] = (int32_t)parsed;
         rest = end;
         if (*end == '\0')
@@ -117,14 +100,14 @@ static error_t parse_pools(const char *value, arguments *a) {
 
 static error_t parse_timestamp(const char *value, double *unit) {
     if (strcmp(value, "ms") != 0 && strcmp(value, "s") != 0)
-        return bad_value("timestamp", value, "ms or s");
+        return option_bad("timestamp", value, "ms or s");
     *unit = strcmp(value, "ms") == 0 ? 1e-3 : 1;
     return 0;
 }
 
 static error_t parse_policy(const char *value, bool *swap) {
     if (strcmp(value, "recompute") != 0 && strcmp(value, "swap") != 0)
-        return bad_value("policy", value, "recompute or swap");
+        return option_bad("policy", value, "recompute or swap");
     *swap = strcmp(value, "swap") == 0;
     return 0;
 }
@@ -140,23 +123,20 @@ static error_t check_options(const arguments *a) {
 static error_t parse_option(int key, char *value, struct argp_state *state) {
     arguments *a = state->input;
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->err_stream = NULL; /* getopt's line about a bad option is enough */
-        return 0;
     case KEY_POOL_BLOCKS:
         return parse_pools(value, a);
     case KEY_BLOCK_SIZE:
-        return parse_count("block-size", value, 1, 1 << 16, &a->options.block_size);
+        return option_count("block-size", value, 1, 1 << 16, &a->options.block_size);
     case KEY_MAX_BATCH:
-        return parse_count("max-batch", value, 1, 1 << 16, &a->options.max_batch);
+        return option_count("max-batch", value, 1, 1 << 16, &a->options.max_batch);
     case KEY_CHUNK:
-        return parse_count("chunk", value, 1, 1 << 24, &a->options.chunk);
+        return option_count("chunk", value, 1, 1 << 24, &a->options.chunk);
     case KEY_WATERMARK:
-        return parse_count("watermark", value, 0, 1 << 24, &a->options.watermark);
+        return option_count("watermark", value, 0, 1 << 24, &a->options.watermark);
     case KEY_POLICY:
         return parse_policy(value, &a->options.swap);
     case KEY_HOST_BLOCKS:
-        return parse_count("host-blocks", value, 1, INT32_MAX, &a->options.host_blocks);
+        return option_count("host-blocks", value, 1, INT32_MAX, &a->options.host_blocks);
     case KEY_STEP_MS:
         return parse_ms("step-ms", value, &a->options.step_seconds);
     case KEY_PREFILL_MS:
@@ -166,7 +146,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
     case KEY_SWAP_MS:
         return parse_ms("swap-ms", value, &a->options.swap_seconds);
     case KEY_HASH_BLOCK:
-        return parse_count("hash-block", value, 1, 1 << 24, &a->format.hash_tokens);
+        return option_count("hash-block", value, 1, 1 << 24, &a->format.hash_tokens);
     case KEY_TIMESTAMP:
         return parse_timestamp(value, &a->format.timestamp_unit);
     case KEY_SVG:
@@ -175,6 +155,8 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
     case KEY_JSON:
         a->json = true;
         return 0;
+    case ARGP_KEY_ARG:
+        return ARGP_ERR_UNKNOWN; /* all of them come at once */
     case ARGP_KEY_ARGS:
         a->paths = state->argv + state->next;
         a->num_paths = state->argc - state->next;
@@ -185,7 +167,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         command_fail("simulate needs a trace; `pagedcl simulate --help` explains it");
         return EINVAL;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return option_other(key, value, state);
     }
 }
 

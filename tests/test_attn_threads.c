@@ -3,6 +3,8 @@
 #include "support/attn_rig.h"
 #include "support/expect.h"
 
+#include <pagedcl/actions.h>
+
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +49,31 @@ static void swap_blocks(worker *x, pagedcl_cache *cache, cl_command_queue queue)
         CHECK(clFinish(queue) == CL_SUCCESS);
         CHECK(memcmp(k, k_got, sizeof(k)) == 0);
         CHECK(memcmp(v, v_got, sizeof(v)) == 0);
+    }
+}
+
+/* Blocks of the thread's own pool out to the host tier and back into others, in one list of actions. */
+static void swap_out_and_in(worker *x, pagedcl_cache *cache, pagedcl_host_pool *host, cl_command_queue queue) {
+    float k[POOL_FLOATS], v[POOL_FLOATS], k_got[POOL_FLOATS], v_got[POOL_FLOATS];
+    pagedcl_action actions[2 * BLOCKS];
+    for (int turn = 0; turn < TURNS; turn++) {
+        for (int i = 0; i < POOL_FLOATS; i++) {
+            k[i] = (float)(x->number * 1000000 + turn * 10000 + 5000 + i);
+            v[i] = -k[i];
+        }
+        for (int32_t b = 0; b < BLOCKS; b++) {
+            actions[b] = (pagedcl_action){PAGEDCL_ACTION_SWAP_OUT, 0, b, BLOCKS - 1 - b};
+            actions[BLOCKS + b] = (pagedcl_action){PAGEDCL_ACTION_SWAP_IN, 0, b, b};
+        }
+        TRY(pagedcl_cache_upload_blocks(cache, queue, 0, NULL, BLOCKS, k, v, 0, NULL, NULL));
+        TRY(pagedcl_actions_enqueue(cache, host, 0, queue, actions, 2 * BLOCKS, 0, NULL, NULL));
+        TRY(pagedcl_cache_download_blocks(cache, queue, 0, NULL, BLOCKS, k_got, v_got, 0, NULL, NULL));
+        CHECK(clFinish(queue) == CL_SUCCESS);
+        for (size_t b = 0; b < BLOCKS; b++) {
+            const size_t from = (BLOCKS - 1 - b) * BLOCK_FLOATS, to = b * BLOCK_FLOATS;
+            CHECK(memcmp(k + from, k_got + to, BLOCK_FLOATS * sizeof(float)) == 0);
+            CHECK(memcmp(v + from, v_got + to, BLOCK_FLOATS * sizeof(float)) == 0);
+        }
     }
 }
 
@@ -100,10 +127,24 @@ static int work(void *argument) {
     if (code != CL_SUCCESS || out == NULL || pagedcl_cache_create(device, &desc, &cache) != PAGEDCL_SUCCESS ||
         pagedcl_plan_create(x->rig->attn, &plan) != PAGEDCL_SUCCESS)
         x->failure = "creation";
+    pagedcl_host_pool_desc host_desc = PAGEDCL_HOST_POOL_DESC_INIT;
+    host_desc.num_blocks = BLOCKS;
+    pagedcl_host_pool *host = NULL;
+    if (!x->failure && pagedcl_host_pool_create(cache, &host_desc, &host) != PAGEDCL_SUCCESS)
+        x->failure = "creation of a host pool";
     if (!x->failure)
         swap_blocks(x, cache, queue);
     if (!x->failure)
+        swap_out_and_in(x, cache, host, queue);
+    /* Another queue while others still swap. */
+    if (queue)
+        clReleaseCommandQueue(queue);
+    queue = clCreateCommandQueue(pagedcl_device_context(device), pagedcl_device_id(device), 0, &code);
+    if (!x->failure && code != CL_SUCCESS)
+        x->failure = "creation of a second queue";
+    if (!x->failure)
         attend(x, plan, out, queue);
+    pagedcl_host_pool_destroy(host);
     pagedcl_plan_destroy(plan);
     pagedcl_cache_destroy(cache);
     if (out)

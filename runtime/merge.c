@@ -125,8 +125,10 @@ static pagedcl_status check(const pagedcl_merge *merge, const char *const names[
 pagedcl_status pagedcl_merge_run(pagedcl_merge *merge, cl_command_queue queue, int64_t num_tokens,
                                  const pagedcl_partial *a, const pagedcl_partial *b, const pagedcl_partial *result,
                                  cl_uint num_events, const cl_event *events, cl_event *event) {
-    if (merge == NULL || num_tokens < 0 || num_tokens > INT64_MAX / merge->desc.num_heads)
-        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "merge must not be NULL, num_tokens not below 0 or beyond counting");
+    if (merge == NULL)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "merge is NULL");
+    if (num_tokens < 0 || num_tokens > INT64_MAX / merge->desc.num_heads)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "num_tokens is %" PRId64, num_tokens);
     pagedcl_partial sides[3];
     PCL_TRY(check(merge, (const char *const[2]){"out_a", "lse_a"}, a, num_tokens, true, &sides[0]));
     PCL_TRY(check(merge, (const char *const[2]){"out_b", "lse_b"}, b, num_tokens, true, &sides[1]));

@@ -386,21 +386,21 @@ Test(attn_gather, refused) {
     args.struct_size = 8;
     REFUSED(PAGEDCL_INVALID_ARGUMENT, "args->struct_size");
     batch.block_table_stride = 1;
-    REFUSED(PAGEDCL_CAPACITY, "");
+    REFUSED(PAGEDCL_CAPACITY, "tokens need");
     args.layer = 1;
     REFUSED(PAGEDCL_INVALID_ARGUMENT, "layer 1");
     args.layer = -1;
     REFUSED(PAGEDCL_INVALID_ARGUMENT, "layer -1");
     args.q.mem = NULL;
-    REFUSED(PAGEDCL_INVALID_ARGUMENT, "q");
+    REFUSED(PAGEDCL_INVALID_ARGUMENT, "q has no buffer");
     args.q.offset = 1;
-    REFUSED(PAGEDCL_BUFFER_TOO_SMALL, "q");
+    REFUSED(PAGEDCL_BUFFER_TOO_SMALL, "q needs");
     args.out.mem = NULL;
-    REFUSED(PAGEDCL_INVALID_ARGUMENT, "out");
+    REFUSED(PAGEDCL_INVALID_ARGUMENT, "out has no buffer");
     args.out.head_stride = INT64_MAX / 2;
-    REFUSED(PAGEDCL_INVALID_ARGUMENT, "out");
+    REFUSED(PAGEDCL_INVALID_ARGUMENT, "out has ");
     args.lse_offset = 6 * (int64_t)problem.num_heads;
-    REFUSED(PAGEDCL_BUFFER_TOO_SMALL, "lse");
+    REFUSED(PAGEDCL_BUFFER_TOO_SMALL, "lse needs");
 #undef REFUSED
     expect_refused(pagedcl_attn_gather_varlen(NULL, NULL, &batch, &args, 0, NULL, NULL), PAGEDCL_INVALID_ARGUMENT,
                    "gather");

@@ -7,6 +7,7 @@
 #include "nv_probe.h"
 #include "status.h"
 #include "struct_size.h"
+#include "tuning.h"
 #include "warm.h"
 
 #include <math.h>
@@ -211,8 +212,38 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     pcl_variant_int(variant, "TUNE_SUB_GROUP", small_thread ? WORK_ITEMS_OF_A_THREAD : 0);
 }
 
-/* The variants with work-groups of that size. */
-static void name_variants(pagedcl_attn *attn, int32_t work_group) {
+static bool is_path(pcl_attn_kernel which) {
+    return which == PCL_ATTN_VARLEN || which == PCL_ATTN_DECODE;
+}
+
+/* Puts what the device's tuning database has of the operator's kernels in place of its own sizes; false: nothing. */
+static bool take_tuning(pagedcl_attn *attn) {
+    pagedcl_device *device = attn->device;
+    bool taken = false;
+    for (int i = 0; i < PCL_ATTN_KERNELS; i++) {
+        char family[PCL_FAMILY_SIZE];
+        pcl_attn_tuning tuning = attn->tuning[i];
+        if (!is_path((pcl_attn_kernel)i))
+            continue;
+        pcl_tuning_family(&attn->desc, kernel_names[i], family);
+        pcl_mutex_lock(&device->lock);
+        bool found = pcl_tuning_find(&device->tuned, family, &tuning);
+        pcl_mutex_unlock(&device->lock);
+        if (!found)
+            continue;
+        bool fits =
+            pcl_attn_tuning_fits(&device->info, pcl_nv_local_memory(device->nv_capability), &attn->desc, &tuning);
+        if (!fits)
+            pcl_log(device, PAGEDCL_LOG_WARNING, "an operator cannot have the tuned sizes of %s", family);
+        else
+            attn->tuning[i] = tuning;
+        taken = taken || fits;
+    }
+    return taken;
+}
+
+/* The variants with work-groups of that size, or as the device's tuning database has them; false: it has nothing. */
+static bool name_variants(pagedcl_attn *attn, int32_t work_group, bool tuned) {
     const pagedcl_attn_desc *desc = &attn->desc;
     const pagedcl_device_info *info = &attn->device->info;
     int32_t group = desc->num_heads / desc->num_kv_heads;
@@ -230,6 +261,8 @@ static void name_variants(pagedcl_attn *attn, int32_t work_group) {
     attn->tuning[PCL_ATTN_MERGE] = (pcl_attn_tuning){.work_group = small};
     attn->tuning[PCL_ATTN_APPEND] = (pcl_attn_tuning){.work_group = desc->tier == PAGEDCL_TIER_CPU ? 1 : small};
     attn->tuning[PCL_ATTN_TABLES] = attn->tuning[PCL_ATTN_APPEND];
+    if (tuned && !take_tuning(attn))
+        return false;
     name_attention(attn, PCL_ATTN_VARLEN);
     name_attention(attn, PCL_ATTN_DECODE);
     name_shape(attn, PCL_ATTN_MERGE);
@@ -239,6 +272,7 @@ static void name_variants(pagedcl_attn *attn, int32_t work_group) {
     pcl_variant_int(&attn->variants[PCL_ATTN_APPEND], "WITH_GUARD", desc->device_tables);
     if (desc->device_tables)
         name_shape(attn, PCL_ATTN_TABLES);
+    return true;
 }
 
 /* Whether the operator's plans launch the kernel. */
@@ -300,10 +334,34 @@ static pagedcl_status fits_work_group(const pagedcl_attn *attn, bool *fits) {
     return PAGEDCL_SUCCESS;
 }
 
+/* The largest work-group of the portable tier that the device has. */
+static int32_t largest_work_group(const pagedcl_attn *attn) {
+    int32_t work_group = PCL_MAX_WORK_GROUP;
+    while ((uint64_t)work_group > attn->device->info.max_work_group_size && work_group > 1)
+        work_group /= 2;
+    return work_group;
+}
+
+/* Whether there are tuned sizes, with which the kernels build and run; if they do not, the log says why. */
+static bool build_tuned(pagedcl_attn *attn) {
+    bool fits = false;
+    if (!name_variants(attn, largest_work_group(attn), true))
+        return false;
+    pagedcl_status status = build_programs(attn);
+    if (status == PAGEDCL_SUCCESS)
+        status = fits_work_group(attn, &fits);
+    if (status == PAGEDCL_SUCCESS && fits)
+        return true;
+    pcl_log(attn->device, PAGEDCL_LOG_WARNING, "an operator cannot have its tuned sizes: %s",
+            status != PAGEDCL_SUCCESS ? pagedcl_last_error() : "its kernels have too many registers");
+    release_programs(attn);
+    return false;
+}
+
 /* Whether the operator's kernels of tier nv_mma build and run; if not, the log says why. */
 static bool build_nv_mma(pagedcl_attn *attn) {
     bool fits = false;
-    name_variants(attn, PCL_MAX_WORK_GROUP);
+    name_variants(attn, PCL_MAX_WORK_GROUP, false);
     pagedcl_status status = build_programs(attn);
     if (status == PAGEDCL_SUCCESS)
         status = fits_work_group(attn, &fits);
@@ -317,7 +375,8 @@ static bool build_nv_mma(pagedcl_attn *attn) {
 
 /* Builds with the largest work-group that the device and then the kernels allow. */
 static pagedcl_status build(pagedcl_attn *attn, bool tier_asked) {
-    const pagedcl_device_info *info = &attn->device->info;
+    if (build_tuned(attn))
+        return PAGEDCL_SUCCESS;
     if (attn->desc.tier == PAGEDCL_TIER_NV_MMA) {
         if (build_nv_mma(attn))
             return PAGEDCL_SUCCESS;
@@ -325,11 +384,8 @@ static pagedcl_status build(pagedcl_attn *attn, bool tier_asked) {
             return pcl_fail(PAGEDCL_BUILD_FAILED, "tier nv_mma was asked for and cannot be built: the log says why");
         attn->desc.tier = PAGEDCL_TIER_PORTABLE;
     }
-    int32_t work_group = PCL_MAX_WORK_GROUP;
-    while ((uint64_t)work_group > info->max_work_group_size && work_group > 1)
-        work_group /= 2;
-    for (; work_group > 0; work_group /= 2) {
-        name_variants(attn, work_group);
+    for (int32_t work_group = largest_work_group(attn); work_group > 0; work_group /= 2) {
+        name_variants(attn, work_group, false);
         release_programs(attn);
         PCL_TRY(build_programs(attn));
         bool fits = false;
@@ -338,7 +394,7 @@ static pagedcl_status build(pagedcl_attn *attn, bool tier_asked) {
             return PAGEDCL_SUCCESS;
     }
     return pcl_fail(PAGEDCL_UNSUPPORTED, "%s runs the attention kernels in no work-group, not even of 1",
-                    info->device_name);
+                    attn->device->info.device_name);
 }
 
 pagedcl_status pagedcl_attn_create(pagedcl_device *device, const pagedcl_attn_desc *desc, pagedcl_attn **out) {
@@ -383,4 +439,18 @@ pagedcl_status pagedcl_attn_get_desc(const pagedcl_attn *attn, pagedcl_attn_desc
     if (attn == NULL)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "attn is NULL");
     return PCL_FILL_STRUCT(desc, &attn->desc, tier);
+}
+
+pagedcl_status pagedcl_attn_get_tuning(const pagedcl_attn *attn, pagedcl_path path, char *line, size_t size) {
+    if (attn == NULL || line == NULL || size == 0)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "attn and line must not be NULL, nor size 0");
+    if (path != PAGEDCL_PATH_VARLEN && path != PAGEDCL_PATH_DECODE)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "path %d is neither varlen nor decode", (int)path);
+    pcl_attn_kernel which = path == PAGEDCL_PATH_VARLEN ? PCL_ATTN_VARLEN : PCL_ATTN_DECODE;
+    if (attn->programs[which] == NULL)
+        return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "the operator does not have that path");
+    pcl_tuning_entry entry = {.tuning = attn->tuning[which]};
+    pcl_tuning_family(&attn->desc, kernel_names[which], entry.family);
+    pcl_tuning_line(&attn->device->info, &entry, line, size);
+    return PAGEDCL_SUCCESS;
 }

@@ -5,7 +5,8 @@
 
 #include <stdbool.h>
 
-enum { MAX_KEYS = 32 };
+/* The library's own choice, and what a tuning database may ask for. */
+enum { MAX_KEYS = 32, MOST_KEYS = 128 };
 
 /* Two work-groups of this much fit a compute unit of most GPUs; 32 KiB is what every full-profile device has. */
 enum { LOCAL_MEMORY = 48 * 1024 };
@@ -105,4 +106,37 @@ pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *
     }
     tuning.few_rows = tuning.rows;
     return tuning;
+}
+
+static bool is_power_of_two(int32_t value, int32_t least, int32_t most) {
+    return value >= least && value <= most && power_of_two_from(value) == value;
+}
+
+static bool fits_portable(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, const pcl_attn_tuning *t) {
+    return is_power_of_two(t->work_group, 1, MOST_KEYS) && (uint64_t)t->work_group <= info->max_work_group_size &&
+           is_power_of_two(t->rows, 1, least(PCL_MAX_ROWS, t->work_group)) &&
+           is_power_of_two(t->keys, 1, least(MOST_KEYS, t->work_group)) && t->work_group <= t->rows * t->keys &&
+           tile_memory(t, desc) <= (int64_t)info->local_memory;
+}
+
+/* The warps divide the rows among them, and what is left of them the keys, 16 for each. */
+static bool fits_nv(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *t) {
+    if (!is_power_of_two(t->work_group, 32, 256) || !is_power_of_two(t->warp_rows, 16, 32) ||
+        !is_power_of_two(t->rows, t->warp_rows, MOST_KEYS) || t->stages < 2 || t->stages > 8)
+        return false;
+    const int32_t warps = t->work_group / 32, row_warps = t->rows / t->warp_rows;
+    return row_warps <= warps && 2 * t->keys <= t->work_group &&
+           is_power_of_two(t->keys, 16 * (warps / row_warps), MOST_KEYS) && nv_tile_memory(t, desc) <= local_memory;
+}
+
+bool pcl_attn_tuning_fits(const pagedcl_device_info *info, int64_t local_memory, const pagedcl_attn_desc *desc,
+                          const pcl_attn_tuning *tuning) {
+    if (!is_power_of_two(tuning->few_rows, 1, tuning->rows))
+        return false;
+    if (desc->tier == PAGEDCL_TIER_NV_MMA)
+        return fits_nv(local_memory, desc, tuning);
+    if (desc->tier == PAGEDCL_TIER_PORTABLE)
+        return fits_portable(info, desc, tuning);
+    return tuning->work_group == 1 && is_power_of_two(tuning->rows, 1, PCL_MAX_ROWS) &&
+           is_power_of_two(tuning->keys, 16, MOST_KEYS);
 }

@@ -37,4 +37,11 @@ pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_att
  */
 pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *desc, bool many_rows);
 
+/*
+ * Whether the kernels of an operator can run with these values on the device. local_memory: of pcl_nv_local_memory, for
+ * tier nv_mma.
+ */
+bool pcl_attn_tuning_fits(const pagedcl_device_info *info, int64_t local_memory, const pagedcl_attn_desc *desc,
+                          const pcl_attn_tuning *tuning);
+
 #endif

@@ -89,6 +89,15 @@ static pagedcl_status choose_cache_dir(const char *asked, char **dir) {
     return *dir != NULL ? PAGEDCL_SUCCESS : pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for the cache folder's name");
 }
 
+/* The tuning database that the options or the environment name. */
+static pagedcl_status load_tuning(pagedcl_device *device, const char *path) {
+    if (path == NULL)
+        path = getenv("PAGEDCL_TUNING");
+    if (path == NULL || path[0] == '\0')
+        return PAGEDCL_SUCCESS;
+    return pcl_tuning_load(path, &device->info, &device->tuned);
+}
+
 /* A device around OpenCL objects, each of which it retains. */
 static pagedcl_status make(cl_context context, cl_device_id id, cl_command_queue queue, const pagedcl_device_info *info,
                            const pagedcl_device_options *options, pagedcl_device **out) {
@@ -109,6 +118,8 @@ static pagedcl_status make(cl_context context, cl_device_id id, cl_command_queue
     pagedcl_status status = choose_tier(device, options->tier);
     if (status == PAGEDCL_SUCCESS)
         status = choose_cache_dir(options->cache_dir, &device->cache_dir);
+    if (status == PAGEDCL_SUCCESS)
+        status = load_tuning(device, options->tuning);
     cl_int code = CL_SUCCESS;
     if (status == PAGEDCL_SUCCESS && (code = clRetainContext(context)) == CL_SUCCESS) {
         device->context = context;
@@ -261,6 +272,7 @@ void pagedcl_device_destroy(pagedcl_device *device) {
         clReleaseContext(device->context);
     pcl_mutex_destroy(&device->log_lock);
     pcl_mutex_destroy(&device->lock);
+    pcl_tuning_free(&device->tuned);
     free(device->cache_dir);
     free(device);
 }

@@ -4,6 +4,7 @@
 
 #include "quirks.h"
 #include "thread.h"
+#include "tuning.h"
 
 #include <pagedcl/device.h>
 
@@ -21,8 +22,9 @@ struct pagedcl_device {
     void *log_user;
     char *cache_dir; /* NULL: no cache on disk */
     pcl_mutex log_lock;
-    pcl_mutex lock; /* of builds */
+    pcl_mutex lock; /* of what follows */
     pagedcl_build_stats builds;
+    pcl_tuning_list tuned;
 };
 
 /* One more owner; pagedcl_device_destroy drops it. */

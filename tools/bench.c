@@ -116,18 +116,6 @@ static const struct argp_option options[] = {
     {0},
 };
 
-static error_t parse_number(const char *option, const char *value, double max, double *number) {
-    char *end;
-    double parsed = strtod(value, &end);
-    if (end == value || *end != '\0' || !(parsed > 0 && parsed <= max)) {
-        char wanted[80];
-        snprintf(wanted, sizeof wanted, "a number above 0, at most %g", max);
-        return option_bad(option, value, wanted);
-    }
-    *number = parsed;
-    return 0;
-}
-
 static error_t parse_kinds(const char *value, unsigned *kinds) {
     *kinds = 0;
     for (const char *at = value;; at++) {
@@ -183,7 +171,7 @@ static error_t parse_own(int key, const char *value, own_cell *own) {
     case KEY_WINDOW:
         return option_count("window", value, 1, 1 << 30, &own->window);
     case KEY_SOFTCAP:
-        return parse_number("softcap", value, 1e6, &own->softcap);
+        return option_number("softcap", value, 1e6, &own->softcap);
     case KEY_SINKS:
         own->has_sinks = true;
         return 0;
@@ -228,7 +216,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
         a->list = true;
         return 0;
     case KEY_TIME:
-        return parse_number("time", value, 3600, &a->seconds);
+        return option_number("time", value, 3600, &a->seconds);
     case KEY_NO_BASELINE:
         a->no_baseline = true;
         return 0;

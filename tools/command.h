@@ -27,6 +27,7 @@ extern const command command_devices;
 extern const command command_generate;
 extern const command command_replay;
 extern const command command_simulate;
+extern const command command_tune;
 
 /* Prints "pagedcl: " and one line to stderr; returns EXIT_USAGE. */
 __attribute__((format(printf, 1, 2))) int command_fail(const char *format, ...);

@@ -27,6 +27,18 @@ error_t option_count(const char *option, const char *value, int32_t least, int32
     return 0;
 }
 
+error_t option_number(const char *option, const char *value, double most, double *number) {
+    char *end;
+    double parsed = strtod(value, &end);
+    if (end == value || *end != '\0' || !(parsed > 0 && parsed <= most)) {
+        char wanted[80];
+        snprintf(wanted, sizeof wanted, "a number above 0, at most %g", most);
+        return option_bad(option, value, wanted);
+    }
+    *number = parsed;
+    return 0;
+}
+
 /* Names are numbered from 1 on, up to the first one that is "invalid". */
 static error_t find_name(const char *option, const char *value, const char *(*name_of)(int), int *found) {
     char wanted[256] = "one of ";

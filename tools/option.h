@@ -12,6 +12,9 @@
 error_t option_bad(const char *option, const char *value, const char *wanted);
 
 error_t option_count(const char *option, const char *value, int32_t least, int32_t most, int32_t *count);
+/* A number above 0. */
+error_t option_number(const char *option, const char *value, double most, double *number);
+
 error_t option_dtype(const char *option, const char *value, pagedcl_dtype *dtype);
 error_t option_tier(const char *option, const char *value, pagedcl_tier *tier);
 

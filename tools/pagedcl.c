@@ -8,7 +8,7 @@
 
 static const command *const commands[] = {
     &command_bench,    &command_bench_blocks, &command_compare,  &command_devices,
-    &command_generate, &command_replay,       &command_simulate,
+    &command_generate, &command_replay,       &command_simulate, &command_tune,
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof commands[0] };
 

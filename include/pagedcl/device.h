@@ -90,6 +90,8 @@ typedef struct pagedcl_device_options {
     const char *cache_dir; /* folder of built programs. NULL: the environment's PAGEDCL_CACHE_DIR, else
                                    XDG_CACHE_HOME/pagedcl, else HOME/.cache/pagedcl. "": no cache on disk */
     int32_t profiling;     /* not 0: open makes the queue with CL_QUEUE_PROFILING_ENABLE */
+    const char *tuning;    /* file of a tuning database (tuning.h). NULL: the environment's PAGEDCL_TUNING, if set.
+                                   "": none. A file that is none or cannot be read fails the call */
 } pagedcl_device_options;
 #define PAGEDCL_DEVICE_OPTIONS_INIT PAGEDCL_INIT(pagedcl_device_options)
 

@@ -31,6 +31,7 @@
 #include <pagedcl/status.h>
 #include <pagedcl/step.h>
 #include <pagedcl/swap.h>
+#include <pagedcl/tuning.h>
 #include <pagedcl/version.h>
 
 #endif

@@ -204,6 +204,28 @@ static bool check(void *user, const bench_work *work, bench_check *result, tool_
            bench_expected_compare(s->rig, &s->expected, &s->queries, s->out, s->lse, result, error);
 }
 
+/* FNV-1a of a buffer. */
+static bool digest_buffer(const bench_rig *rig, cl_mem mem, uint64_t bytes, uint64_t *hash, tool_error *error) {
+    const uint64_t piece = (uint64_t)4 << 20;
+    unsigned char *read = malloc((size_t)piece);
+    bool ok = read != NULL || tool_fail(error, "out of memory");
+    for (uint64_t at = 0; ok && at < bytes; at += piece) {
+        uint64_t size = bytes - at < piece ? bytes - at : piece;
+        ok = bench_read(rig, mem, at, size, read, error);
+        for (uint64_t i = 0; ok && i < size; i++)
+            *hash = (*hash ^ read[i]) * UINT64_C(0x100000001b3);
+    }
+    free(read);
+    return ok;
+}
+
+static bool digest(void *user, uint64_t *hash, tool_error *error) {
+    const attn_subject *s = user;
+    *hash = UINT64_C(0xcbf29ce484222325);
+    return digest_buffer(s->rig, s->out, s->out_bytes, hash, error) &&
+           digest_buffer(s->rig, s->lse, s->lse_bytes, hash, error);
+}
+
 static void release(void *user) {
     attn_subject *s = user;
     pagedcl_attn_gather_destroy(s->gather);
@@ -295,6 +317,11 @@ static bool prepare(attn_subject *s, double effort, bench_subject *subject, tool
         return false;
     subject->tier = made.tier;
     subject->variants_size = strlen(rig->variants); /* the baseline's come behind them */
+    if (!tool_try(error,
+                   pagedcl_attn_get_tuning(s->attn, is_decode(s->cell) ? PAGEDCL_PATH_DECODE : PAGEDCL_PATH_VARLEN,
+                                           subject->tuning, sizeof subject->tuning),
+                   "operator"))
+        return false;
     count_costs(s, subject);
     if (make_baseline(s, subject, error))
         subject->baseline = (bench_work){.enqueue = enqueue_baseline, .user = s};
@@ -308,7 +335,8 @@ bool bench_attn_subject(const bench_rig *rig, const bench_cell *cell, double eff
         return tool_fail(error, "out of memory");
     s->rig = rig;
     s->cell = cell;
-    *subject = (bench_subject){.work = {.enqueue = enqueue, .user = s}, .check = check, .release = release, .user = s};
+    *subject = (bench_subject){
+        .work = {.enqueue = enqueue, .user = s}, .check = check, .digest = digest, .release = release, .user = s};
     if (prepare(s, effort, subject, error))
         return true;
     release(s);

@@ -32,7 +32,7 @@ static void take_log(void *user, pagedcl_log_level level, const char *message) {
     bench_rig *rig = user;
     if (level == PAGEDCL_LOG_INFO)
         note_variant(rig, message);
-    if (rig->verbose || level == PAGEDCL_LOG_WARNING)
+    if (rig->verbose || (level == PAGEDCL_LOG_WARNING && !rig->quiet))
         fprintf(stderr, "pagedcl: %s%s\n", level == PAGEDCL_LOG_WARNING ? "warning: " : "", message);
 }
 

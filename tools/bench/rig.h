@@ -32,6 +32,7 @@ typedef struct bench_rig {
     pagedcl_device_info info;
     pagedcl_tier tier; /* for operators; AUTO: the device's */
     bool verbose;
+    bool quiet; /* warnings are expected, and not shown */
     bool is_cpu;
     uint64_t cache_bytes; /* of the last level, as the driver reports it */
     uint32_t clock_mhz;   /* the highest, likewise; 0: not told */

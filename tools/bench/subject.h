@@ -17,8 +17,11 @@ typedef struct bench_subject {
     bool copies;           /* as many bytes are written as are read */
     pagedcl_tier tier;     /* of the attention kernels; AUTO: there are none */
     size_t variants_size;  /* of the rig's variants what is the work's */
+    char tuning[1024];     /* of the attention kernel, a line of a tuning database; empty: there is none */
     /* Spoils the result, runs the work once and compares. False with "wrong result: ..." when that is what is wrong. */
     bool (*check)(void *user, const bench_work *work, bench_check *check, tool_error *error);
+    /* A hash of the bits of the last result. NULL: not of this kind. */
+    bool (*digest)(void *user, uint64_t *hash, tool_error *error);
     void (*release)(void *user);
     void *user;
 } bench_subject;

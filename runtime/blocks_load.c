@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loading a file of sequences: all of it is checked, then there is room, then it is loaded. */
-#define _POSIX_C_SOURCE 200809L
-
 #include "blocks_file.h"
 
+#include "file_system.h"
 #include "status.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* A sequence of the file, pointing into the manifest. */
 typedef struct loaded_seq {
@@ -41,7 +39,7 @@ static pagedcl_status bad_file(const load *l, const char *what) {
 }
 
 static pagedcl_status read_at(load *l, uint64_t offset, void *bytes, size_t size) {
-    if (fseeko(l->file, (off_t)offset, SEEK_SET) != 0 || (size > 0 && fread(bytes, size, 1, l->file) != 1))
+    if (!pcl_fs_seek(l->file, offset) || (size > 0 && fread(bytes, size, 1, l->file) != 1))
         return pcl_fail(PAGEDCL_IO_ERROR, "cannot read %s: %s", l->path,
                         ferror(l->file) ? strerror(errno) : "it became shorter");
     return PAGEDCL_SUCCESS;
@@ -346,10 +344,10 @@ static pagedcl_status make_all(load *l, pagedcl_seq *seqs) {
 }
 
 static pagedcl_status load_file(load *l, pagedcl_seq *seqs, int64_t capacity, int64_t *num_seqs) {
-    struct stat status;
-    if (fstat(fileno(l->file), &status) != 0 || !S_ISREG(status.st_mode))
+    int64_t file_size = pcl_fs_size(l->file);
+    if (file_size < 0)
         return bad_file(l, "is no regular file");
-    PCL_TRY(read_frame(l, (uint64_t)status.st_size));
+    PCL_TRY(read_frame(l, (uint64_t)file_size));
     if (l->num_seqs > capacity)
         return pcl_fail(PAGEDCL_CAPACITY, "%s has %" PRId64 " sequences, there is room for %" PRId64, l->path,
                         l->num_seqs, capacity);

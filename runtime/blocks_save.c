@@ -1,16 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L
-
 #include "blocks_file.h"
 
+#include "file_system.h"
 #include "status.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* A file in the making. */
 typedef struct save {
@@ -168,19 +165,16 @@ static pagedcl_status write_file(save *s, const pagedcl_seq *seqs, int64_t num_s
     PCL_TRY(write_bytes(s, s->manifest, s->manifest_size));
     tail.checksum = pcl_file_checksum(0, &tail, offsetof(pcl_file_tail, checksum));
     PCL_TRY(write_bytes(s, &tail, sizeof tail));
-    if (fflush(s->file) != 0 || fsync(fileno(s->file)) != 0)
+    if (!pcl_fs_sync(s->file))
         return pcl_fail(PAGEDCL_IO_ERROR, "cannot write the file: %s", strerror(errno));
     return PAGEDCL_SUCCESS;
 }
 
 /* Writes under another name first. */
 static pagedcl_status write_and_rename(save *s, const char *path, const pagedcl_seq *seqs, int64_t num_seqs) {
-    static atomic_uint counter;
-    size_t size = strlen(path) + 64;
-    char *temporary = malloc(size);
+    char *temporary = pcl_fs_temporary(path);
     if (temporary == NULL)
         return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no host memory for a file name");
-    snprintf(temporary, size, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add(&counter, 1));
     s->file = fopen(temporary, "wb");
     if (s->file == NULL) {
         pagedcl_status failed = pcl_fail(PAGEDCL_IO_ERROR, "cannot write %s: %s", temporary, strerror(errno));

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _POSIX_C_SOURCE 200809L
-
 #include "program_disk.h"
 
+#include "file_system.h"
 #include "status.h"
 
 #include <pagedcl/version.h>
@@ -10,12 +9,9 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdbool.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* The file: this, then the key with its zero byte, then the binary. Numbers as the machine has them: a cache is not
    carried to another. */
@@ -55,12 +51,12 @@ char *pcl_disk_key(const pagedcl_device_info *info, const pagedcl_program_desc *
     return key;
 }
 
-/* dir/<hash of key><suffix>, the caller's to free. */
-static char *entry_path(const char *dir, const char *key, const char *suffix) {
-    size_t size = strlen(dir) + strlen(suffix) + 32;
+/* dir/<hash of key>.bin, the caller's to free. */
+static char *entry_path(const char *dir, const char *key) {
+    size_t size = strlen(dir) + 32;
     char *path = malloc(size);
     if (path != NULL)
-        snprintf(path, size, "%s/%016" PRIx64 "%s", dir, hash_bytes(hash_start, key, strlen(key)), suffix);
+        snprintf(path, size, "%s/%016" PRIx64 ".bin", dir, hash_bytes(hash_start, key, strlen(key)));
     return path;
 }
 
@@ -97,36 +93,17 @@ static pcl_disk_result read_entry(FILE *file, uint64_t file_size, const char *ke
 }
 
 pcl_disk_result pcl_disk_load(const char *dir, const char *key, unsigned char **binary, size_t *size) {
-    char *path = entry_path(dir, key, ".bin");
+    char *path = entry_path(dir, key);
     FILE *file = path != NULL ? fopen(path, "rb") : NULL;
     free(path);
     if (file == NULL)
         return PCL_DISK_MISS;
-    struct stat status;
+    int64_t file_size = pcl_fs_size(file);
     pcl_disk_result result = PCL_DISK_DAMAGED;
-    if (fstat(fileno(file), &status) == 0 && S_ISREG(status.st_mode) && status.st_size >= (off_t)sizeof(entry_header))
-        result = read_entry(file, (uint64_t)status.st_size, key, binary, size);
+    if (file_size >= (int64_t)sizeof(entry_header))
+        result = read_entry(file, (uint64_t)file_size, key, binary, size);
     fclose(file);
     return result;
-}
-
-/* Makes the folder and those above it; others must not be able to plant programs, so it is the user's alone. */
-static bool make_folder(const char *dir) {
-    char *path = strdup(dir);
-    if (path == NULL)
-        return false;
-    for (char *at = path + 1; *at != '\0'; at++)
-        if (*at == '/') {
-            *at = '\0';
-            if (mkdir(path, 0700) != 0 && errno != EEXIST) {
-                free(path);
-                return false;
-            }
-            *at = '/';
-        }
-    bool made = mkdir(path, 0700) == 0 || errno == EEXIST;
-    free(path);
-    return made;
 }
 
 static bool write_entry(const char *path, const char *key, const unsigned char *binary, size_t size) {
@@ -142,14 +119,12 @@ static bool write_entry(const char *path, const char *key, const unsigned char *
 }
 
 pagedcl_status pcl_disk_store(const char *dir, const char *key, const unsigned char *binary, size_t size) {
-    static atomic_uint counter;
-    char suffix[64];
-    snprintf(suffix, sizeof suffix, ".%ld.%u.tmp", (long)getpid(), atomic_fetch_add(&counter, 1));
-    char *temporary = entry_path(dir, key, suffix), *path = entry_path(dir, key, ".bin");
+    char *path = entry_path(dir, key), *temporary = path != NULL ? pcl_fs_temporary(path) : NULL;
     pagedcl_status status = PAGEDCL_SUCCESS;
     if (temporary == NULL || path == NULL)
         status = pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for the name of a cache entry");
-    else if (!make_folder(dir) || !write_entry(temporary, key, binary, size) || rename(temporary, path) != 0) {
+    /* The folder is the user's alone: others must not be able to plant programs. */
+    else if (!pcl_fs_make_folder(dir) || !write_entry(temporary, key, binary, size) || rename(temporary, path) != 0) {
         status = pcl_fail(PAGEDCL_IO_ERROR, "cannot write %s: %s", path, strerror(errno));
         remove(temporary);
     }

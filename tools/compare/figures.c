@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "figures.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const char *compare_state_name(compare_state state) {
@@ -17,4 +18,9 @@ static bool counts_operations(const compare_result *r) {
 const char *compare_rate_text(char text[QUANTITY_SIZE], const compare_result *r) {
     return counts_operations(r) ? quantity_operations(text, r->operations_per_second)
                                 : quantity_bytes(text, r->bytes_per_second);
+}
+
+const char *compare_ratio_text(char text[QUANTITY_SIZE], double ratio) {
+    snprintf(text, QUANTITY_SIZE, "%.*f", ratio >= 99.95 ? 0 : ratio >= 9.995 ? 1 : 2, ratio);
+    return text;
 }

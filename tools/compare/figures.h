@@ -12,4 +12,7 @@ const char *compare_state_name(compare_state state);
 /* Bytes or operations a second, whichever is nearer to its roof. */
 const char *compare_rate_text(char text[QUANTITY_SIZE], const compare_result *result);
 
+/* A ratio in three digits, without a sign behind it. */
+const char *compare_ratio_text(char text[QUANTITY_SIZE], double ratio);
+
 #endif

@@ -77,9 +77,11 @@ static void write_means(FILE *file, const comparison *c) {
         fputs("</th>", file);
         for (int kind = 0; kind < BENCH_NUM_KINDS; kind++) {
             int count;
+            char ratio[QUANTITY_SIZE];
             double mean = compare_mean_ratio(c, (bench_kind)kind, run, &count);
             if (has_kind[kind] && count > 0)
-                fprintf(file, "<td><b>%.2f\xc3\x97</b> <span class=\"device\">of %d</span></td>", mean, count);
+                fprintf(file, "<td><b>%s\xc3\x97</b> <span class=\"device\">of %d</span></td>",
+                        compare_ratio_text(ratio, mean), count);
             else if (has_kind[kind])
                 fputs("<td>\xe2\x80\x93</td>", file);
         }
@@ -151,7 +153,7 @@ static void write_result(FILE *file, const compare_cell *cell, int run) {
     else
         fputs("<td>\xe2\x80\x93</td>", file);
     if (run > 0 && isfinite(compare_ratio(cell, run)))
-        fprintf(file, "<td><b>%.2f\xc3\x97</b></td>", compare_ratio(cell, run));
+        fprintf(file, "<td><b>%s\xc3\x97</b></td>", compare_ratio_text(rate, compare_ratio(cell, run)));
     else if (run > 0)
         fputs("<td>\xe2\x80\x93</td>", file);
 }

@@ -41,9 +41,9 @@ static void print_runs(const comparison *c) {
 
 static void print_result(const compare_cell *cell, int run) {
     const compare_result *r = &cell->results[run];
-    char time[QUANTITY_SIZE], rate[QUANTITY_SIZE], share[16] = "", ratio[16] = "";
+    char time[QUANTITY_SIZE], rate[QUANTITY_SIZE], share[16] = "", ratio[QUANTITY_SIZE] = "";
     if (run > 0 && isfinite(compare_ratio(cell, run)))
-        snprintf(ratio, sizeof ratio, "%.2fx", compare_ratio(cell, run));
+        compare_ratio_text(ratio, compare_ratio(cell, run));
     if (r->state != COMPARE_PASSED) {
         printf(" | %9s  %13s %5s", compare_state_name(r->state), "", "");
     } else {
@@ -52,7 +52,7 @@ static void print_result(const compare_cell *cell, int run) {
         printf(" | %9s  %13s %5s", quantity_time(time, r->median), compare_rate_text(rate, r), share);
     }
     if (run > 0)
-        printf(" %7s", ratio);
+        printf(" %6s%s", ratio, ratio[0] ? "x" : " ");
 }
 
 /* As print_text, and nothing in it is Markdown or HTML. */
@@ -102,17 +102,18 @@ void compare_print_table(const comparison *c) {
     for (int run = 1; run < c->num_runs; run++)
         for (int kind = 0; kind < BENCH_NUM_KINDS; kind++) {
             int count;
+            char ratio[QUANTITY_SIZE];
             double mean = compare_mean_ratio(c, (bench_kind)kind, run, &count);
             if (count > 0)
-                printf("%-8s %c is %.2f times as fast as A, the geometric mean of %d\n",
-                       bench_kind_name((bench_kind)kind), compare_letter(run), mean, count);
+                printf("%-8s %c is %s times as fast as A, the geometric mean of %d\n",
+                       bench_kind_name((bench_kind)kind), compare_letter(run), compare_ratio_text(ratio, mean), count);
         }
     print_messages(c);
 }
 
 static void print_markdown_result(const compare_cell *cell, int run) {
     const compare_result *r = &cell->results[run];
-    char time[QUANTITY_SIZE], rate[QUANTITY_SIZE];
+    char time[QUANTITY_SIZE], rate[QUANTITY_SIZE], ratio[QUANTITY_SIZE];
     if (r->state != COMPARE_PASSED)
         printf(" %s | | |", compare_state_name(r->state));
     else {
@@ -122,7 +123,7 @@ static void print_markdown_result(const compare_cell *cell, int run) {
         printf(" |");
     }
     if (run > 0 && isfinite(compare_ratio(cell, run)))
-        printf(" %.2fx |", compare_ratio(cell, run));
+        printf(" %sx |", compare_ratio_text(ratio, compare_ratio(cell, run)));
     else if (run > 0)
         printf(" |");
 }

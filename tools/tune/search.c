@@ -113,9 +113,12 @@ static bool run_trial(const search *s, double seconds, trial *t, tool_error *err
     return ok;
 }
 
-/* The cpu tier has one work-item in a work-group, and makes no difference between few rows and many. */
+/* The rows of a tile of decode are also how many sequences may share a prefix, which a batch that shares nothing would
+   tune away. The cpu tier has one work-item in a work-group, and makes no difference between few rows and many. */
 static bool is_used(const search *s, const char *name) {
     bool cpu = strstr(s->own_line, " tier=cpu ") != NULL;
+    if (s->cell->kind == BENCH_KIND_DECODE && strcmp(name, "TUNE_ROWS") == 0)
+        return false;
     return !cpu || (strcmp(name, "TUNE_WG") != 0 && strcmp(name, "TUNE_FEW_ROWS") != 0);
 }
 

@@ -83,6 +83,7 @@ class DeviceOptions(Struct):
         ("tier", c_int32),
         ("cache_dir", c_char_p),
         ("profiling", c_int32),
+        ("tuning", c_char_p),
     ]
 
 

@@ -60,7 +60,8 @@ class Device:
 
     selector: as `pagedcl devices` and `pagedcl_device_open` have it: "gpu", "cpu", "nvidia", "P:D", a part of a name;
     None: the environment's PAGEDCL_DEVICE, else the best.
-    tier: "auto", "portable", "cpu" or "nv_mma". cache_dir: folder of built programs, "" for none.
+    tier: "auto", "portable", "cpu" or "nv_mma". cache_dir: folder of built programs; tuning: file of a tuning database;
+    "" for none of it.
     log: called with a level ("info", "warning", "error") and a text.
 
     Threads may use a device at the same time.
@@ -74,8 +75,9 @@ class Device:
         cache_dir: Optional[str] = None,
         log: Optional[Callable[[str, str], None]] = None,
         profiling: bool = False,
+        tuning: Optional[str] = None,
     ) -> None:
-        options = self._options(tier, cache_dir, log, profiling)
+        options = self._options(tier, cache_dir, log, profiling, tuning)
         handle = c_void_p()
         lib.device_open(selector.encode() if selector else None, byref(options), byref(handle))
         self._take(handle.value)
@@ -90,9 +92,10 @@ class Device:
         tier: Optional[str] = None,
         cache_dir: Optional[str] = None,
         log: Optional[Callable[[str, str], None]] = None,
+        tuning: Optional[str] = None,
     ) -> Device:
         """Uses the caller's OpenCL objects, pyopencl's or pointers as ints; each is retained."""
-        options = cls._options(tier, cache_dir, log, False)
+        options = cls._options(tier, cache_dir, log, False, tuning)
         handle = c_void_p()
         lib.device_adopt(_pointer(context), _pointer(device), _pointer(queue), byref(options), byref(handle))
         self = cls.__new__(cls)
@@ -100,10 +103,11 @@ class Device:
         return self
 
     @staticmethod
-    def _options(tier, cache_dir, log, profiling) -> _library.DeviceOptions:
+    def _options(tier, cache_dir, log, profiling, tuning) -> _library.DeviceOptions:
         options = _library.DeviceOptions(tier=tier_value(tier), profiling=int(profiling))
-        if cache_dir is not None:
-            options.cache_dir = str(cache_dir).encode()
+        for name, path in (("cache_dir", cache_dir), ("tuning", tuning)):
+            if path is not None:
+                setattr(options, name, str(path).encode())
         if log is not None:
             callback = _library.LogCallback(lambda _, level, text: log(_LOG_LEVELS[level], text.decode()))
             _callbacks.append(callback)

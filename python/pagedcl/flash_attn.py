@@ -142,6 +142,8 @@ def flash_attn_with_kvcache(
     if len(q_view.shape) != 4:
         raise ValueError(f"q must have the shape [batch, seqlen_q, num_heads, head_dim], not {list(q_view.shape)}")
     batch, seqlen_q, num_heads, _ = q_view.shape
+    if batch and not seqlen_q:
+        raise ValueError("seqlen_q is 0: every sequence needs a query token")
     _check_pool(cache_k, cache_v, q_view.shape[2:])
     if (k is None) != (v is None):
         raise ValueError("k and v go together")
@@ -399,6 +401,8 @@ class _Call:
 
     def __init__(self, q, dtype, causal, window_size, softcap, softmax_scale, alibi_slopes, *, paths) -> None:
         self.q = q
+        if softmax_scale == 0:
+            raise ValueError("softmax_scale is 0, for which no key differs from another: give None for the default")
         self.device = _device_of(q)
         self.dtype = dtype
         self.alibi_slopes = alibi_slopes

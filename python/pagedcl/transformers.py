@@ -29,7 +29,6 @@ def _flash_attn_func(
     softcap: float = 0.0,
     alibi_slopes: Any = None,
     deterministic: bool = False,
-    return_attn_probs: bool = False,
 ) -> Any:
     """Sequences of one length, [batch, seqlen, heads, head_dim]: varlen with equal lengths."""
     batch, seqlen_q, seqlen_k = q.shape[0], q.shape[1], k.shape[1]
@@ -48,7 +47,6 @@ def _flash_attn_func(
         softcap,
         alibi_slopes,
         deterministic,
-        return_attn_probs,
     )
     return out.unflatten(0, (batch, seqlen_q))
 

@@ -32,6 +32,7 @@ def varlen(q=Q, k=KV, v=KV, cu_q=(0, 3), cu_k=(0, 5), **options):
         ({"alibi_slopes": np.ones(3, np.float32)}, "alibi_slopes must be"),
         ({"alibi_slopes": np.ones(HEADS)}, "alibi_slopes must be"),
         ({"block_table": [[0]]}, "the caches must have"),
+        ({"softmax_scale": 0.0}, "softmax_scale is 0"),
     ],
 )
 def test_varlen_refuses(call, words):
@@ -79,6 +80,7 @@ def test_kvcache_is_right_when_nothing_is_wrong():
         ({"new": NEW[:, :, :1]}, "k must have the shape"),
         ({"q": np.ones((2, HEADS, DIM), np.float32)}, "q must have the shape"),
         ({"pool": POOL[0]}, "the caches must have"),
+        ({"q": np.ones((2, 0, HEADS, DIM), np.float32)}, "seqlen_q is 0"),
     ],
 )
 def test_kvcache_refuses(call, words):

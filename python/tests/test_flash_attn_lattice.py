@@ -5,6 +5,7 @@ TEST_SEED draws others, TEST_CASES as many of each function. A name of a test is
 under the same TEST_SEED.
 """
 
+import inspect
 import os
 import random
 
@@ -209,3 +210,45 @@ def test_kvcache(point):
         allowed = reference.tolerance(dtype, v_b, *rounded)
         np.testing.assert_allclose(exact(out[b]), expected, rtol=0, atol=allowed)
         np.testing.assert_allclose(exact(lse[b]), expected_lse, rtol=1e-5, atol=1e-4 + (allowed if rounded else 0))
+
+
+SIGNATURES = {
+    "flash_attn_varlen_func": (
+        "q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None, "
+        "causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False, "
+        "return_attn_probs=False, block_table=None"
+    ),
+    "flash_attn_with_kvcache": (
+        "q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None, "
+        "cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False, "
+        "window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0, "
+        "return_softmax_lse=False"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_arguments_are_those_of_flash_attention(name):
+    parameters = inspect.signature(getattr(pagedcl, name)).parameters.values()
+    assert ", ".join(str(p.replace(annotation=p.empty)).replace(" = ", "=") for p in parameters) == SIGNATURES[name]
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0), (0, 4)])
+def test_nothing_to_do(shape):
+    """Sequences without queries, or without keys, and no sequence at all."""
+    total_q, total_k = shape
+    q, k = torch.ones(total_q, 4, 16), torch.ones(total_k, 2, 16)
+    for batch in (1, 0) if shape == (0, 0) else (1,):
+        cu_q, cu_k = [0, total_q][: batch + 1], [0, total_k][: batch + 1]
+        out, lse, _ = pagedcl.flash_attn_varlen_func(q, k, k, cu_q, cu_k, 3, 4, return_attn_probs=True)
+        assert out.shape == q.shape
+        assert not out.any()
+        assert (lse == -torch.inf).all()
+
+
+def test_whole_cache_without_lengths():
+    q, k, v = torch.randn(2, 1, 4, 16), torch.randn(2, 7, 2, 16), torch.randn(2, 7, 2, 16)
+    out = pagedcl.flash_attn_with_kvcache(q, k, v)
+    torch.testing.assert_close(pagedcl.flash_attn_with_kvcache(q, k, v, cache_seqlens=7), out)
+    expected, _ = reference.attention(exact(q[1]), exact(k[1]), exact(v[1]))
+    np.testing.assert_allclose(exact(out[1]), expected, atol=1e-5)

@@ -33,6 +33,13 @@ def test_tier_is_the_chosen_one():
     assert pagedcl.Device(tier="portable").info["tier"] == "portable"
 
 
+def test_a_tuning_database_that_is_none_is_refused(tmp_path):
+    file = tmp_path / "tuning.json"
+    file.write_text("nothing of the kind")
+    with pytest.raises(pagedcl.Error, match="tuning"):
+        pagedcl.Device(tuning=file)
+
+
 def test_log_is_called():
     lines = []
     device = pagedcl.Device(log=lambda level, text: lines.append((level, text)))

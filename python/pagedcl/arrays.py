@@ -123,16 +123,31 @@ class DeviceArray:
     """A contiguous tensor in memory of the device. `Device.empty` and `Device.array` make them.
 
     shape: ints. dtype: "float32", "float16", "bfloat16", "int32" or "int64". The memory lives as long as the array.
+    buffer: memory of the caller's, a pyopencl buffer or a cl_mem as an int, which is retained; the tensor begins
+    `offset` elements from its start.
     """
 
-    def __init__(self, device: Device, shape: tuple[int, ...], dtype: str) -> None:
+    def __init__(
+        self, device: Device, shape: tuple[int, ...], dtype: str, buffer: Any = None, *, offset: int = 0
+    ) -> None:
         if dtype not in _ITEM_SIZES:
             raise ValueError(f"dtype {dtype!r} is none of {', '.join(_ITEM_SIZES)}")
         self.device = device
         self.shape = tuple(int(length) for length in shape)
         self.dtype = dtype
-        self.mem = _opencl.create_buffer(device.context, self.nbytes)
+        self.offset = offset
+        if buffer is None:
+            self.mem = _opencl.create_buffer(device.context, self._first_byte + self.nbytes)
+        else:
+            self.mem = buffer if isinstance(buffer, int) else buffer.int_ptr
+            if offset < 0 or self._first_byte + self.nbytes > _opencl.size(self.mem):
+                raise ValueError(f"a buffer of {_opencl.size(self.mem)} bytes does not hold {dtype} {list(self.shape)}")
+            _opencl.retain(self.mem)
         weakref.finalize(self, _opencl.release, self.mem)
+
+    @property
+    def _first_byte(self) -> int:
+        return self.offset * _ITEM_SIZES[self.dtype]
 
     @property
     def nbytes(self) -> int:
@@ -144,12 +159,12 @@ class DeviceArray:
         if source.shape != self.shape or source.dtype != self.dtype or not source.on_host:
             raise ValueError(f"expected a host tensor {self.shape} of {self.dtype}, got {source.shape} {source.dtype}")
         values = np.ascontiguousarray(source.numpy())
-        _opencl.write(self.device.queue, self.mem, 0, self.nbytes, values.ctypes.data)
+        _opencl.write(self.device.queue, self.mem, self._first_byte, self.nbytes, values.ctypes.data)
 
     def numpy(self) -> np.ndarray:
         """The elements, as the device's queue leaves them; waits. bfloat16 comes as uint16, its bits."""
         values = np.empty(self.shape, "uint16" if self.dtype == "bfloat16" else self.dtype)
-        _opencl.read(self.device.queue, self.mem, 0, self.nbytes, values.ctypes.data)
+        _opencl.read(self.device.queue, self.mem, self._first_byte, self.nbytes, values.ctypes.data)
         return values
 
 
@@ -219,7 +234,8 @@ def view(tensor: Any) -> View:
     if isinstance(tensor, np.ndarray):
         return _view_numpy(tensor)
     if isinstance(tensor, DeviceArray):
-        return View(tensor.shape, _contiguous_strides(tensor.shape), tensor.dtype, None, tensor.mem, 0, True, tensor)
+        strides = _contiguous_strides(tensor.shape)
+        return View(tensor.shape, strides, tensor.dtype, None, tensor.mem, tensor.offset, True, tensor)
     if is_torch(tensor):
         if tensor.device.type != "cpu":
             raise ValueError(f"torch tensors must be on the CPU, not on {tensor.device}")

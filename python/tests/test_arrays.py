@@ -164,6 +164,28 @@ def test_pyopencl_arrays_stay_on_the_device():
     expect(out.get()[0], q[:3], k[:3], v[:3])
 
 
+def test_pyopencl_buffers_are_the_memory_itself():
+    cl = pytest.importorskip("pyopencl")
+    context = cl.create_some_context(interactive=False)
+    queue = cl.CommandQueue(context)
+    device = pagedcl.Device.adopt(context, context.devices[0], queue)
+    q, k, v = normal(1, 5, HEADS, DIM), normal(2, 9, KV_HEADS, DIM), normal(3, 9, KV_HEADS, DIM)
+    memory = np.concatenate([t.ravel() for t in (q, k, v)])
+    buffer = cl.Buffer(context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=memory)
+    starts = np.cumsum([0, q.size, k.size])
+    seen = [
+        pagedcl.DeviceArray(device, t.shape, "float32", buffer, offset=at) for t, at in zip((q, k, v), starts.tolist())
+    ]
+    np.testing.assert_array_equal(seen[1].numpy(), k)
+    attention = pagedcl.Attention(
+        device, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, kv_dtype="float32", causal=True
+    )
+    out = attention.plan_varlen([0, 5], [0, 9]).run(*seen)
+    expect(out.numpy(), q, k, v)
+    with pytest.raises(ValueError, match="does not hold"):
+        pagedcl.DeviceArray(device, (2, *memory.shape), "float32", buffer)
+
+
 def test_what_is_no_tensor_is_refused():
     with pytest.raises(TypeError, match="list is no tensor"):
         arrays.view([1, 2])

@@ -111,15 +111,14 @@ def write(queue: int, mem: int, offset: int, num_bytes: int, host: int) -> None:
 
 
 def synchronize_host(queue: int, mem: int, num_bytes: int) -> None:
-    """Makes host memory that a buffer uses hold what commands wrote; waits."""
+    """Lets host memory that a buffer uses hold what commands wrote, once the queue is finished."""
     if not num_bytes:
         return
     code = c_int32()
     call = _function("clEnqueueMapBuffer")
-    pointer = call(queue, mem, 1, _MAP_READ | _MAP_WRITE, 0, num_bytes, 0, None, None, ctypes.byref(code))
+    pointer = call(queue, mem, 0, _MAP_READ | _MAP_WRITE, 0, num_bytes, 0, None, None, ctypes.byref(code))
     _check("clEnqueueMapBuffer", code.value)
     _check("clEnqueueUnmapMemObject", _function("clEnqueueUnmapMemObject")(queue, mem, pointer, 0, None, None))
-    finish(queue)
 
 
 def finish(queue: int) -> None:

@@ -18,6 +18,8 @@
 #define TUNE_KEYS 1
 #include "lib/attn_result.h"
 
+#define COLUMNS ((HEAD_DIM_V + TUNE_WG - 1) / TUNE_WG)
+
 /* sections: x the list of sequences to merge, y records. seqlen_q: query rows of each. */
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
 attn_merge(const __global int *plan, int2 sections, int seqlen_q, const __global float *sinks, long sinks_offset,
@@ -36,17 +38,24 @@ attn_merge(const __global int *plan, int2 sections, int seqlen_q, const __global
         row_max = fmax(row_max, partial_sums[(first + s * step) * 2]);
     float base = row_max == -INFINITY ? 0 : row_max;
     float row_sum = 0;
-    for (int s = 0; s < num_splits; s++)
-        row_sum += partial_sums[(first + s * step) * 2 + 1] * exp2(partial_sums[(first + s * step) * 2] - base);
-
+    float acc[COLUMNS];
+    for (int i = 0; i < COLUMNS; i++)
+        acc[i] = 0;
+    for (int s = 0; s < num_splits; s++) {
+        const float weight = exp2(partial_sums[(first + s * step) * 2] - base);
+        const __global float *part = partial_acc + (first + s * step) * HEAD_DIM_V;
+        row_sum += partial_sums[(first + s * step) * 2 + 1] * weight;
+        for (int i = 0; i < COLUMNS; i++) {
+            const int d = get_local_id(0) + i * TUNE_WG;
+            acc[i] += (d < HEAD_DIM_V ? part[d] : 0) * weight;
+        }
+    }
     const attn_row_end end = row_end(row_max, row_sum, sinks + sinks_offset, head);
     const long row = (long)record[0] + token;
-    for (int d = get_local_id(0); d < HEAD_DIM_V; d += TUNE_WG) {
-        float acc = 0;
-        for (int s = 0; s < num_splits; s++)
-            acc += partial_acc[(first + s * step) * HEAD_DIM_V + d] *
-                   exp2(partial_sums[(first + s * step) * 2] - base);
-        STORE1(OUT)(acc / end.divisor, out, layout_at(out_layout, row, head) + d);
+    for (int i = 0; i < COLUMNS; i++) {
+        const int d = get_local_id(0) + i * TUNE_WG;
+        if (d < HEAD_DIM_V)
+            STORE1(OUT)(acc[i] / end.divisor, out, layout_at(out_layout, row, head) + d);
     }
     if (get_local_id(0) == 0)
         store_lse(lse, lse_offset, row, head, end.lse);

@@ -203,6 +203,8 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     pcl_variant_int(variant, "TUNE_ROWS", attn->tuning[which].rows);
     pcl_variant_int(variant, "TUNE_KEYS", attn->tuning[which].keys);
     pcl_variant_int(variant, "TUNE_FEW_ROWS", attn->tuning[which].few_rows);
+    if (desc->tier == PAGEDCL_TIER_CPU)
+        pcl_variant_int(variant, "TUNE_LANES", attn->tuning[which].lanes);
     if (desc->tier == PAGEDCL_TIER_NV_MMA) {
         pcl_variant_int(variant, "TUNE_WARP_ROWS", attn->tuning[which].warp_rows);
         pcl_variant_int(variant, "TUNE_STAGES", attn->tuning[which].stages);
@@ -254,13 +256,16 @@ static bool name_variants(pagedcl_attn *attn, int32_t work_group, bool tuned) {
         int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
         attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune_nv(local_memory, desc, true);
         attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune_nv(local_memory, desc, false);
+    } else if (desc->tier == PAGEDCL_TIER_CPU) {
+        int lanes = attn->device->float_lanes;
+        attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune_cpu(lanes, desc, PCL_MAX_CPU_ROWS, PCL_MAX_CPU_ROWS);
+        attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune_cpu(lanes, desc, group < rows ? group : rows, rows);
     } else {
         attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune(info, desc, rows, rows, work_group);
         attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc, group < rows ? group : rows, rows, work_group);
     }
-    attn->tuning[PCL_ATTN_MERGE] = (pcl_attn_tuning){.work_group = small};
-    attn->tuning[PCL_ATTN_APPEND] = (pcl_attn_tuning){.work_group = desc->tier == PAGEDCL_TIER_CPU ? 1 : small};
-    attn->tuning[PCL_ATTN_TABLES] = attn->tuning[PCL_ATTN_APPEND];
+    attn->tuning[PCL_ATTN_MERGE] = (pcl_attn_tuning){.work_group = desc->tier == PAGEDCL_TIER_CPU ? 1 : small};
+    attn->tuning[PCL_ATTN_APPEND] = attn->tuning[PCL_ATTN_TABLES] = attn->tuning[PCL_ATTN_MERGE];
     if (tuned && !take_tuning(attn))
         return false;
     name_attention(attn, PCL_ATTN_VARLEN);

@@ -37,10 +37,6 @@ static int64_t tile_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_des
 static pcl_attn_tuning tune(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, int32_t rows,
                             int32_t work_group) {
     pcl_attn_tuning tuning = {.rows = least(power_of_two_from(rows), PCL_MAX_ROWS), .keys = MAX_KEYS};
-    if (desc->tier == PAGEDCL_TIER_CPU) {
-        tuning.work_group = 1;
-        return tuning;
-    }
     tuning.work_group = work_group;
     tuning.rows = least(tuning.rows, tuning.work_group);
     tuning.keys = least(tuning.keys, tuning.work_group);
@@ -62,12 +58,23 @@ pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_att
     pcl_attn_tuning alone = tune(info, desc, rows, work_group), tuning = alone;
     for (int32_t more = most_rows; more > alone.rows && tuning.rows == alone.rows; more /= 2) {
         pcl_attn_tuning shared = tune(info, desc, more, work_group);
-        bool is_cheap =
-            desc->tier == PAGEDCL_TIER_CPU || tile_memory(&shared, desc) * 4 <= tile_memory(&alone, desc) * 5;
+        bool is_cheap = tile_memory(&shared, desc) * 4 <= tile_memory(&alone, desc) * 5;
         if (shared.rows == more && shared.keys == alone.keys && is_cheap)
             tuning = shared;
     }
     tuning.few_rows = alone.rows;
+    return tuning;
+}
+
+pcl_attn_tuning pcl_attn_tune_cpu(int float_lanes, const pagedcl_attn_desc *desc, int32_t rows, int32_t most_rows) {
+    /* Rows of q and of the result together, in elements: a part of a core's second-level cache. */
+    enum { TILE_ELEMENTS = 16384 };
+    int32_t row = padded(desc->head_dim) + padded(desc->head_dim_v);
+    pcl_attn_tuning tuning = {.work_group = 1, .keys = MAX_KEYS, .lanes = float_lanes >= 16 ? 16 : 8};
+    tuning.few_rows = least(power_of_two_from(rows), most_rows);
+    while (tuning.few_rows > PCL_MAX_ROWS && tuning.few_rows * row > TILE_ELEMENTS)
+        tuning.few_rows /= 2;
+    tuning.rows = most_rows > rows ? most_rows : tuning.few_rows;
     return tuning;
 }
 
@@ -137,6 +144,6 @@ bool pcl_attn_tuning_fits(const pagedcl_device_info *info, int64_t local_memory,
         return fits_nv(local_memory, desc, tuning);
     if (desc->tier == PAGEDCL_TIER_PORTABLE)
         return fits_portable(info, desc, tuning);
-    return tuning->work_group == 1 && is_power_of_two(tuning->rows, 1, PCL_MAX_ROWS) &&
+    return tuning->work_group == 1 && is_power_of_two(tuning->rows, 1, PCL_MAX_CPU_ROWS) &&
            is_power_of_two(tuning->keys, 16, MOST_KEYS);
 }

@@ -13,6 +13,7 @@ typedef struct pcl_attn_tuning {
     int32_t rows;       /* TUNE_ROWS, query rows of a tile: at most work_group in the portable tier */
     int32_t keys;       /* TUNE_KEYS of a tile: likewise */
     int32_t few_rows;   /* TUNE_FEW_ROWS: rows that a tile of one sequence has; at most `rows` */
+    int32_t lanes;      /* TUNE_LANES of tier cpu: floats in a vector, 8 or 16 */
     int32_t warp_rows;  /* TUNE_WARP_ROWS of tier nv_mma: rows of a warp */
     int32_t stages;     /* TUNE_STAGES of tier nv_mma: tiles in local memory */
 } pcl_attn_tuning;
@@ -20,16 +21,19 @@ typedef struct pcl_attn_tuning {
 /* Keys of one split of decode attention. Fixed, so that a sequence is cut in the same places in every batch. */
 enum { PCL_SPLIT_KEYS = 512 };
 
-enum { PCL_MAX_WORK_GROUP = 128, PCL_MAX_ROWS = 16 };
+enum { PCL_MAX_WORK_GROUP = 128, PCL_MAX_ROWS = 16, PCL_MAX_CPU_ROWS = 64 };
 
 /*
- * The largest tile that the device's local memory holds, for problems of about `rows` rows of an operator whose shape
- * and tier are complete. work_group: what the portable tier is to use, a power of two up to PCL_MAX_WORK_GROUP.
+ * The largest tile of the portable tier that the device's local memory holds, for problems of about `rows` rows of an
+ * operator whose shape is complete. work_group: a power of two up to PCL_MAX_WORK_GROUP.
  * most_rows: a tile may have up to that many, for several sequences, where they cost no keys of it, and no more than a
  * quarter more local memory: less of a compute unit's means fewer work-groups on it, whose tiles are mostly of one.
  */
 pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, int32_t rows,
                               int32_t most_rows, int32_t work_group);
+
+/* The same for tier cpu. float_lanes: as pcl_float_lanes; rows and most_rows: at most PCL_MAX_CPU_ROWS. */
+pcl_attn_tuning pcl_attn_tune_cpu(int float_lanes, const pagedcl_attn_desc *desc, int32_t rows, int32_t most_rows);
 
 /*
  * The same for tier nv_mma. local_memory: bytes that a work-group may declare. many_rows: varlen; otherwise decode.

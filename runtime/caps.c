@@ -90,6 +90,13 @@ int pcl_has_extension(cl_device_id id, const char *word) {
     return found;
 }
 
+int pcl_float_lanes(cl_device_id id) {
+    cl_uint lanes = 0;
+    return clGetDeviceInfo(id, CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, sizeof lanes, &lanes, NULL) == CL_SUCCESS
+               ? (int)lanes
+               : 0;
+}
+
 /* "OpenCL 3.0 PoCL ..." is 3, 0. */
 static int version_below_1_2(const char *device_version) {
     int major = 0, minor = 0;

@@ -115,6 +115,7 @@ static pagedcl_status make(cl_context context, cl_device_id id, cl_command_queue
     device->log_user = options->log_user;
     device->id = id;
     device->nv_capability = pcl_nv_capability(id);
+    device->float_lanes = pcl_float_lanes(id);
     pagedcl_status status = choose_tier(device, options->tier);
     if (status == PAGEDCL_SUCCESS)
         status = choose_cache_dir(options->cache_dir, &device->cache_dir);

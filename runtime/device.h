@@ -17,6 +17,7 @@ struct pagedcl_device {
     cl_command_queue queue;
     pagedcl_device_info info; /* tier: the one in use */
     int nv_capability;        /* as pcl_nv_capability */
+    int float_lanes;          /* floats in a vector register, as far as the driver tells; 0: unknown */
     pcl_quirks quirks;
     pagedcl_log_callback log;
     void *log_user;

@@ -29,14 +29,16 @@ static const struct target {
     pagedcl_device_kind kind;
     pagedcl_tier tier;
     uint64_t local_memory, max_work_group_size;
-    int has_fp16, has_subgroups, nv_capability;
+    int has_fp16, has_subgroups, nv_capability, float_lanes;
 } targets[] = {
-    {"amd", "Advanced Micro Devices, Inc.", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 256, 1, 1, 0},
-    {"intel", "Intel(R) Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 1024, 1, 1, 0},
-    {"nvidia", "NVIDIA Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 48 * KIB, 1024, 0, 0, 0},
-    {"nvidia-mma", "NVIDIA Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_NV_MMA, 48 * KIB, 1024, 0, 0, 80},
-    {"smallest", "", PAGEDCL_DEVICE_INTEGRATED_GPU, PAGEDCL_TIER_PORTABLE, 32 * KIB, 32, 0, 0, 0},
-    {"cpu", "", PAGEDCL_DEVICE_CPU, PAGEDCL_TIER_CPU, 256 * KIB, 4096, 0, 0, 0},
+    {"amd", "Advanced Micro Devices, Inc.", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 256, 1, 1, 0,
+     0},
+    {"intel", "Intel(R) Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 1024, 1, 1, 0, 0},
+    {"nvidia", "NVIDIA Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 48 * KIB, 1024, 0, 0, 0, 0},
+    {"nvidia-mma", "NVIDIA Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_NV_MMA, 48 * KIB, 1024, 0, 0, 80, 0},
+    {"smallest", "", PAGEDCL_DEVICE_INTEGRATED_GPU, PAGEDCL_TIER_PORTABLE, 32 * KIB, 32, 0, 0, 0, 0},
+    {"cpu", "", PAGEDCL_DEVICE_CPU, PAGEDCL_TIER_CPU, 256 * KIB, 4096, 0, 0, 0, 8},
+    {"cpu-wide", "", PAGEDCL_DEVICE_CPU, PAGEDCL_TIER_CPU, 256 * KIB, 4096, 0, 0, 0, 16},
 };
 
 enum { NUM_TARGETS = sizeof targets / sizeof targets[0] };
@@ -318,6 +320,7 @@ int main(int argc, char **argv) {
     snprintf(device.info.vendor, sizeof device.info.vendor, "%s", target->vendor);
     device.quirks = pcl_quirks_of(&device.info);
     device.nv_capability = target->nv_capability;
+    device.float_lanes = target->float_lanes;
     list_operators(all);
     list_engine();
     list_bench();

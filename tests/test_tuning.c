@@ -143,7 +143,7 @@ Test(tuning, impossible_sizes_are_left_aside) {
         pagedcl_tier tier;
         const char *values;
     } bad[] = {{PAGEDCL_TIER_CPU, "TUNE_ROWS=3"},
-               {PAGEDCL_TIER_CPU, "TUNE_ROWS=32"},
+               {PAGEDCL_TIER_CPU, "TUNE_ROWS=128"},
                {PAGEDCL_TIER_CPU, "TUNE_KEYS=8"},
                {PAGEDCL_TIER_CPU, "TUNE_KEYS=48"},
                {PAGEDCL_TIER_CPU, "TUNE_WG=2"},

@@ -8,7 +8,7 @@ pyopencl arrays:
 - `flash_attn_with_kvcache`: decode; appends to the caches in place.
 
 Below them are the objects of the C library: `Device`, `Cache` (the paged pool), `Blocks` (which block holds what),
-`Attention` and its `Plan`. The C headers in include/pagedcl are the reference.
+`Attention` and its `Plan`, `Merge`. The C headers in include/pagedcl are the reference.
 """
 
 from ._library import lib as _lib
@@ -19,6 +19,7 @@ from .cache import Cache
 from .device import Device, default_device, devices, set_default_device
 from .errors import Error, InvalidError, OutOfMemoryError, Status, UnsupportedError
 from .flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
+from .merge import Merge
 
 __version__: str = _lib.version().decode()
 
@@ -30,6 +31,7 @@ __all__ = [
     "DeviceArray",
     "Error",
     "InvalidError",
+    "Merge",
     "OutOfMemoryError",
     "Plan",
     "Sequence",

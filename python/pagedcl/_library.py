@@ -221,6 +221,14 @@ class AttnArgs(Struct):
     ]
 
 
+class MergeDesc(Struct):
+    _fields_ = [("struct_size", c_size_t), ("num_heads", c_int32), ("head_dim", c_int32), ("dtype", c_int32)]
+
+
+class Partial(Struct):
+    _fields_ = [("out", Tensor), ("lse", c_void_p), ("lse_offset", c_int64)]
+
+
 class BlocksDesc(Struct):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -266,6 +274,7 @@ class Prompt(Struct):
 # What functions end with: num_events, events, event.
 _EVENTS = [c_uint32, c_void_p, c_void_p]
 _TENSOR = POINTER(Tensor)
+_PARTIAL = POINTER(Partial)
 
 # Those that return a pagedcl_status, without their prefix.
 _CALLS = {
@@ -299,6 +308,8 @@ _CALLS = {
     "plan_varlen": [c_void_p, c_void_p, POINTER(VarlenBatch)],
     "plan_decode": [c_void_p, c_void_p, POINTER(DecodeBatch)],
     "attn_run": [c_void_p, c_void_p, c_void_p, POINTER(AttnArgs), *_EVENTS],
+    "merge_create": [c_void_p, POINTER(MergeDesc), POINTER(c_void_p)],
+    "merge_run": [c_void_p, c_void_p, c_int64, _PARTIAL, _PARTIAL, _PARTIAL, *_EVENTS],
     "blocks_create": [POINTER(BlocksDesc), POINTER(c_void_p)],
     "blocks_seq_create": [c_void_p, POINTER(c_uint64)],
     "blocks_share": [c_void_p, c_uint64, c_int64, POINTER(c_uint64)],
@@ -329,6 +340,7 @@ _OTHERS = {
     "cache_destroy": (None, [c_void_p]),
     "attn_destroy": (None, [c_void_p]),
     "plan_destroy": (None, [c_void_p]),
+    "merge_destroy": (None, [c_void_p]),
     "blocks_destroy": (None, [c_void_p]),
 }
 

@@ -7,6 +7,7 @@ uploaded, and what was written is downloaded.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from . import _opencl
 from ._library import Tensor
 from .arrays import View, view
+from .errors import Error
 
 if TYPE_CHECKING:
     from .device import Device
@@ -39,7 +41,10 @@ class Staging:
     def __enter__(self) -> Staging:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind, *_) -> None:
+        if kind is not None and self._buffers:
+            with contextlib.suppress(Error):  # what was enqueued before the failure may still use host memory
+                _opencl.finish(self._queue)
         self.release()
 
     def release(self) -> None:

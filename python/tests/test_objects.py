@@ -160,6 +160,27 @@ def test_laws(device):
     np.testing.assert_array_equal(with_others[9:], alone)
 
 
+def test_merged_halves_are_the_whole(device):
+    """Keys in two parts, one of which some rows do not see at all."""
+    attention = pagedcl.Attention(device, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, kv_dtype="float32")
+    q, k, v = normal(1, 5, HEADS, DIM), normal(2, 13, KV_HEADS, DIM), normal(3, 13, KV_HEADS, DIM)
+
+    def part(keys, cu_seqlens_k):
+        lse = np.empty((5, HEADS), np.float32)
+        return attention.plan_varlen([0, 2, 5], cu_seqlens_k).run(q, k[keys], v[keys], lse=lse), lse
+
+    whole, whole_lse = part([*range(6), *range(6, 13)], [0, 6, 13])
+    front, behind = part([0, 1, *range(6, 13)], [0, 2, 9]), part(range(2, 6), [0, 4, 4])
+    assert (behind[1][2:] == -np.inf).all()
+    merge = pagedcl.Merge(device, num_heads=HEADS, head_dim=DIM)
+    for sides in (front + behind, behind + front):
+        out, lse = merge.run(*sides)
+        np.testing.assert_allclose(out, whole, atol=1e-6)
+        np.testing.assert_allclose(lse, whole_lse, atol=1e-6)
+    with pytest.raises(ValueError, match="LSE must be"):
+        merge.run(front[0], front[1][:4], *behind)
+
+
 def test_order_of_blocks_changes_no_bit(device):
     k, v = normal(1, 12, KV_HEADS, DIM), normal(2, 12, KV_HEADS, DIM)
     q = normal(3, 1, HEADS, DIM)

@@ -23,10 +23,13 @@ if(PAGEDCL_BUILD_GATHER)
           COMPONENT dev)
   install(FILES include/pagedcl/attn_gather.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/pagedcl COMPONENT dev)
 endif()
+set(PAGEDCL_ZSH_FOLDER site-functions CACHE STRING "Folder of zsh's that completions are installed in")
 if(PAGEDCL_BUILD_TOOLS)
   install(TARGETS pagedcl_tool RUNTIME COMPONENT tools)
   install(FILES tools/completion/pagedcl.bash RENAME pagedcl
           DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions COMPONENT tools)
+  install(FILES tools/completion/_pagedcl
+          DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/zsh/${PAGEDCL_ZSH_FOLDER} COMPONENT tools)
 endif()
 if(PAGEDCL_BUILD_TOOLS AND PAGEDCL_BUILD_MAN)
   install(DIRECTORY ${PROJECT_BINARY_DIR}/tools/man/ DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT tools

@@ -17,6 +17,7 @@ from .device import Device
 from .staging import Staging
 
 _LAYOUTS = {"NHD": 0, "HND": 1}
+_PAGE = 4096
 
 
 def as_rows(tensor: Any, name: str, heads: Optional[int] = None, head_dim: Optional[int] = None) -> View:
@@ -101,9 +102,9 @@ class Cache:
     def adopt(cls, device: Device, k: Any, v: Any) -> Cache:
         """The caller's tensors [num_blocks, block_size, num_kv_heads, head_dim] as the pool, without a copy.
 
-        k and v: device tensors, or host tensors where the device shares the host's memory; for several layers lists of
-        them, alike in shape and strides. They stay alive with the cache. Host tensors are up to date behind
-        `synchronize`, which a run with host tensors calls.
+        k and v: device tensors, or host tensors where the device shares the host's memory (a GPU that does wants them
+        to begin at a page); for several layers lists of them, alike in shape and strides. They stay alive with it.
+        Host tensors are up to date behind `synchronize`, which a run with host tensors calls.
         """
         keys = [view(tensor) for tensor in (k if isinstance(k, (list, tuple)) else [k])]
         values = [view(tensor) for tensor in (v if isinstance(v, (list, tuple)) else [v])]
@@ -112,6 +113,8 @@ class Cache:
         tensors = keys + values
         if any(tensor.on_host for tensor in tensors) and not device.shares_host_memory:
             raise ValueError(f"{device.info['device_name']} does not share the host's memory: adopt device tensors")
+        if device.info["kind"] != "cpu" and any(t.on_host and t.extent()[0] % _PAGE for t in tensors):
+            raise ValueError(f"host tensors must begin at a multiple of {_PAGE} bytes: drivers of GPUs copy others")
         staging = Staging(device, device.queue)
         for tensor in tensors:
             staging.add(tensor, written=True)

@@ -136,6 +136,16 @@ def test_adopted_pool_is_the_memory_itself(shared):
     np.testing.assert_array_equal(cache.gather([[2]], [1])[1], v_pool[2, :1])
 
 
+def test_gpus_adopt_what_begins_at_a_page(shared, monkeypatch):
+    monkeypatch.setitem(shared.info, "kind", "integrated gpu")
+    memory = np.zeros(8192 + 2 * 40 * KV_HEADS * DIM, np.float32)
+    first = -memory.ctypes.data // 4 % 1024
+    pool = memory[first:][: 40 * KV_HEADS * DIM].reshape(8, 5, KV_HEADS, DIM)
+    assert pagedcl.Cache.adopt(shared, pool, pool).nbytes
+    with pytest.raises(ValueError, match="multiple of 4096"):
+        pagedcl.Cache.adopt(shared, pool, memory[first + 1 :][: pool.size].reshape(pool.shape))
+
+
 def test_a_device_without_the_hosts_memory_gets_copies(shared, monkeypatch):
     """The other way, on a device that does not need it."""
     monkeypatch.setattr(shared, "shares_host_memory", False)

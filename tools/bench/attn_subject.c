@@ -318,9 +318,9 @@ static bool prepare(attn_subject *s, double effort, bench_subject *subject, tool
     subject->tier = made.tier;
     subject->variants_size = strlen(rig->variants); /* the baseline's come behind them */
     if (!tool_try(error,
-                   pagedcl_attn_get_tuning(s->attn, is_decode(s->cell) ? PAGEDCL_PATH_DECODE : PAGEDCL_PATH_VARLEN,
-                                           subject->tuning, sizeof subject->tuning),
-                   "operator"))
+                  pagedcl_attn_get_tuning(s->attn, is_decode(s->cell) ? PAGEDCL_PATH_DECODE : PAGEDCL_PATH_VARLEN,
+                                          subject->tuning, sizeof subject->tuning),
+                  "operator"))
         return false;
     count_costs(s, subject);
     if (make_baseline(s, subject, error))

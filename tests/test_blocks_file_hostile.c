@@ -82,6 +82,168 @@ Test(blocks_file_hostile, b144_absurd_numbers_are_refused, .timeout = 60) {
     kv_pool_destroy(&r.pool);
 }
 
+/* A sequence of a file that is made up: zeros for data, of which all checksums are right. */
+typedef struct made_up {
+    pcl_file_seq head;
+    int64_t first[KV_GROUPS];
+    int64_t num_tokens; /* of data, in each group that says no place of its own: */
+    bool misplaced;     /* the data of group 0 is the begin of the file */
+    int64_t key_type;
+} made_up;
+
+static size_t append(unsigned char *bytes, size_t size, const void *part, size_t part_size) {
+    memset(bytes + size, 0, pcl_file_padded(part_size));
+    if (part != NULL)
+        memcpy(bytes + size, part, part_size);
+    return size + pcl_file_padded(part_size);
+}
+
+/* Writes a file of these sequences for the manager; extra: bytes behind the manifest's last part. */
+static void write_made_up(const pagedcl_blocks *blocks, const made_up *seqs, int64_t num_seqs, size_t extra) {
+    static unsigned char bytes[SCENE_FILE], manifest[SCENE_FILE];
+    size_t size = 0, manifest_size = 0;
+    pcl_file_form *forms = NULL;
+    const pcl_file_head head = {.num_groups = KV_GROUPS};
+    OK(pcl_file_forms(blocks, kv_geometry, &forms));
+    size = append(bytes, size, &head, sizeof head);
+    memcpy(bytes, pcl_file_magic, sizeof pcl_file_magic);
+    for (int g = 0; g < KV_GROUPS; g++)
+        size = append(bytes, size, &forms[g].group, sizeof forms[g].group);
+    free(forms);
+    for (int64_t i = 0; i < num_seqs; i++) {
+        manifest_size = append(manifest, manifest_size, &seqs[i].head, sizeof seqs[i].head);
+        for (int g = 0; g < KV_GROUPS; g++) {
+            const bool misplaced = g == 0 && seqs[i].misplaced;
+            const size_t count = (size_t)seqs[i].num_tokens, at = misplaced ? 0 : size;
+            if (!misplaced)
+                size = append(bytes, size, NULL, count * kv_token_bytes[g]);
+            const pcl_file_data data = {seqs[i].first[g], at,
+                                        pcl_file_checksum_tokens(0, bytes + at, count, kv_token_bytes[g])};
+            manifest_size = append(manifest, manifest_size, &data, sizeof data);
+        }
+        if (seqs[i].head.recorded > 0)
+            manifest_size = append(manifest, manifest_size, NULL, (size_t)seqs[i].head.recorded * sizeof(int32_t));
+        const pcl_file_key key = {.type = seqs[i].key_type, .size = 1};
+        if (seqs[i].head.num_keys > 0) {
+            manifest_size = append(manifest, manifest_size, &key, sizeof key);
+            manifest_size = append(manifest, manifest_size, "k", 1);
+        }
+    }
+    manifest_size = append(manifest, manifest_size, NULL, extra);
+    pcl_file_tail tail = {.num_seqs = num_seqs, .manifest_offset = size, .manifest_size = manifest_size};
+    size = append(bytes, size, manifest, manifest_size);
+    size = append(bytes, size, &tail, sizeof tail);
+    saved_file_seal(bytes, size, KV_GROUPS);
+    scene_write_file(bytes, size);
+}
+
+/* One thing is wrong in each of these files, and no checksum tells. */
+Test(blocks_file_hostile, b144_each_rule_of_the_manifest_is_kept) {
+    const pcl_file_seq ten = {.length = 10, .parent = -1};
+    const struct {
+        const char *name;
+        bool windowed;
+        int64_t num_seqs;
+        size_t extra;
+        made_up seqs[2];
+        pagedcl_status status;
+    } cases[] = {
+        {"a good one", false, 1, 0, {{.head = ten, .num_tokens = 10}}, PAGEDCL_SUCCESS},
+        {"a good pair",
+         false,
+         2,
+         0,
+         {{.head = ten, .num_tokens = 10}, {.head = {9, 9, 0, 8, 1}, .num_tokens = 1, .key_type = PAGEDCL_KEY_SALT}},
+         PAGEDCL_SUCCESS},
+        {"a good window", true, 1, 0, {{.head = ten, .num_tokens = 10}}, PAGEDCL_SUCCESS},
+        {"a length below 0", false, 1, 0, {{.head = {-1, 0, -1, 0, 0}}}, PAGEDCL_BAD_FILE},
+        {"fewer than no recorded tokens",
+         false,
+         1,
+         0,
+         {{.head = {10, -1, -1, 0, 0}, .num_tokens = 10}},
+         PAGEDCL_BAD_FILE},
+        {"more recorded tokens than there are",
+         false,
+         1,
+         0,
+         {{.head = {10, 11, -1, 0, 0}, .num_tokens = 10}},
+         PAGEDCL_BAD_FILE},
+        {"a shared part below 0",
+         false,
+         2,
+         0,
+         {{.head = ten, .num_tokens = 10}, {.head = {0, 0, 0, -4, 0}}},
+         PAGEDCL_BAD_FILE},
+        {"a longer shared part than sequence",
+         false,
+         2,
+         0,
+         {{.head = ten, .num_tokens = 10}, {.head = {4, 0, 0, 8, 0}}},
+         PAGEDCL_BAD_FILE},
+        {"a longer shared part than parent",
+         false,
+         2,
+         0,
+         {{.head = ten, .num_tokens = 10}, {.head = {12, 0, 0, 12, 0}}},
+         PAGEDCL_BAD_FILE},
+        {"a shared part of nobody", false, 1, 0, {{.head = {4, 0, -1, 4, 0}}}, PAGEDCL_BAD_FILE},
+        {"a parent below -1", false, 1, 0, {{.head = {10, 0, -2, 0, 0}, .num_tokens = 10}}, PAGEDCL_BAD_FILE},
+        {"a parent of itself",
+         false,
+         2,
+         0,
+         {{.head = ten, .num_tokens = 10}, {.head = {8, 0, 1, 8, 0}}},
+         PAGEDCL_BAD_FILE},
+        {"fewer than no keys", false, 1, 0, {{.head = {10, 0, -1, 0, -1}, .num_tokens = 10}}, PAGEDCL_BAD_FILE},
+        {"a key of a type that is another one in 32 bits",
+         false,
+         1,
+         0,
+         {{.head = {10, 0, -1, 0, 1}, .num_tokens = 10, .key_type = PAGEDCL_KEY_SALT + (INT64_C(1) << 32)}},
+         PAGEDCL_BAD_FILE},
+        {"a parent under a window",
+         true,
+         2,
+         0,
+         {{.head = ten, .num_tokens = 10}, {.head = {8, 0, 0, 8, 0}}},
+         PAGEDCL_BAD_FILE},
+        {"data from before the begin",
+         false,
+         1,
+         0,
+         {{.head = ten, .first = {-4, 0}, .num_tokens = 10}},
+         PAGEDCL_BAD_FILE},
+        {"data from behind the end", false, 1, 0, {{.head = {0, 0, -1, 0, 0}, .first = {4, 4}}}, PAGEDCL_BAD_FILE},
+        {"data that begins too late", false, 1, 0, {{.head = ten, .first = {4, 4}, .num_tokens = 6}}, PAGEDCL_BAD_FILE},
+        {"data in the head",
+         false,
+         1,
+         0,
+         {{.head = {10, 0, -1, 0, 0}, .num_tokens = 10, .misplaced = true}},
+         PAGEDCL_BAD_FILE},
+        {"a manifest that goes on", false, 1, 8, {{.head = ten, .num_tokens = 10}}, PAGEDCL_BAD_FILE},
+    };
+    const int64_t windows[] = {0, 9};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kv_pool pool = kv_pool_create(20, 4, 4, cases[i].windowed ? windows : NULL, true);
+        pagedcl_blocks_stats before = manager_stats(pool.blocks);
+        pagedcl_seq seqs[SCENE_SEQS] = {77};
+        int64_t num_seqs = 77;
+        write_made_up(pool.blocks, cases[i].seqs, cases[i].num_seqs, cases[i].extra);
+        pagedcl_status status = scene_load(&pool, seqs, &num_seqs);
+        cr_assert_eq(status, cases[i].status, "%s: %s, %s", cases[i].name, pagedcl_status_name(status),
+                     pagedcl_last_error());
+        pagedcl_blocks_stats after = manager_stats(pool.blocks);
+        if (status == PAGEDCL_SUCCESS)
+            cr_assert(num_seqs == cases[i].num_seqs && after.num_seqs == num_seqs, "%s", cases[i].name);
+        else
+            cr_assert(num_seqs == 77 && seqs[0] == 77 && memcmp(&before, &after, sizeof after) == 0,
+                      "%s changed something", cases[i].name);
+        kv_pool_destroy(&pool);
+    }
+}
+
 Test(blocks_file_hostile, foreign_files_are_refused) {
     static refusal r;
     refusal_prepare(&r);

@@ -273,7 +273,10 @@ Test(swap, compaction_keeps_what_is_known) {
     OK(pagedcl_blocks_compact(blocks, 4, copies, 8, &num_copies));
     cr_assert_eq(num_copies, 3);
     cr_assert_eq(manager_stats(blocks).waiting, 3, "the copies read the old blocks");
+    cr_assert_eq(manager_stats(blocks).compacted, 3);
     OK(pagedcl_blocks_seq_free(blocks, seq));
+    cr_assert_eq(manager_stats(blocks).waiting, 6, "and write the new ones");
+    cr_assert_eq(manager_stats(blocks).available, 2);
     cr_assert_eq(manager_peek(blocks, &prompt), 8);
     OK(pagedcl_blocks_reached(blocks, 4));
     cr_assert_eq(manager_stats(blocks).waiting, 0);

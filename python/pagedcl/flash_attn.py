@@ -142,7 +142,7 @@ def flash_attn_with_kvcache(
     if len(q_view.shape) != 4:
         raise ValueError(f"q must have the shape [batch, seqlen_q, num_heads, head_dim], not {list(q_view.shape)}")
     batch, seqlen_q, num_heads, _ = q_view.shape
-    if batch and not seqlen_q:
+    if not seqlen_q:
         raise ValueError("seqlen_q is 0: every sequence needs a query token")
     _check_pool(cache_k, cache_v, q_view.shape[2:])
     if (k is None) != (v is None):
@@ -156,17 +156,16 @@ def flash_attn_with_kvcache(
         cache_k, cache_v, batch, seqlen_new, cache_seqlens, cache_batch_idx, cache_leftpad, block_table
     )
 
-    local = _window(window_size) != (-1, -1)
     rotary = None
     if rotary_cos is not None or rotary_sin is not None:
         if rotary_cos is None or rotary_sin is None or new is None:
             raise ValueError("rotary_cos and rotary_sin go together, and with k and v")
         rotary = (_host_float32(rotary_cos, "rotary_cos"), _host_float32(rotary_sin, "rotary_sin"))
-        _check_rotary(rotary, q_view.shape[3], int(rows.positions.max(initial=0)) + seqlen_new)
+        steps = np.arange(seqlen_q) if causal or _window(window_size) != (-1, -1) else np.zeros(seqlen_q, np.int64)
+        _check_rotary(rotary, q_view.shape[3], int(rows.positions.max(initial=0)) + max(seqlen_new, int(steps[-1]) + 1))
         # The library turns a query at its key's position, row by row.
-        as_the_library = seqlen_new == seqlen_q and (causal or local or seqlen_q == 1) and rows.first is None
-        if not as_the_library:
-            steps = np.arange(seqlen_q) if causal or local else np.zeros(seqlen_q, np.int64)
+        is_as_in_the_library = seqlen_new == seqlen_q == steps[-1] + 1 and rows.first is None
+        if not is_as_in_the_library:
             q_view = _rotated(q_view, rotary, rows.positions[:, None] + steps, rotary_interleaved)
             new_positions = rows.positions[:, None] + np.arange(seqlen_new)
             new = (_rotated(new[0], rotary, new_positions, rotary_interleaved), new[1])

@@ -77,6 +77,15 @@ def test_kvcache_is_right_when_nothing_is_wrong():
             {"rotary_cos": np.ones((5, 4), np.float32), "rotary_sin": np.ones((5, 4), np.float32)},
             "at least 9 positions",
         ),
+        (
+            {
+                "q": np.ones((2, 3, HEADS, DIM), np.float32),
+                "rotary_cos": np.ones((10, 4), np.float32),
+                "rotary_sin": np.ones((10, 4), np.float32),
+                "causal": True,
+            },
+            "at least 11 positions",
+        ),
         ({"new": NEW[:, :, :1]}, "k must have the shape"),
         ({"q": np.ones((2, HEADS, DIM), np.float32)}, "q must have the shape"),
         ({"pool": POOL[0]}, "the caches must have"),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fills whole blocks of a pool with zeros: block i of the launch is blocks[2i]. One work-item fills 8 elements of K and
- * of V of one token and head. Launch: one dimension of num_blocks * BLOCK_SIZE * NUM_KV_HEADS * ROW_VECTORS work-items
- * or more.
+ * Fills whole blocks of a pool with zeros: block i of the launch is blocks[2i]. One work-item fills TUNE_VECTORS times
+ * 8 elements of K and of V of one token and head. Launch: one dimension of num_blocks * BLOCK_SIZE * NUM_KV_HEADS *
+ * ROW_ITEMS work-items or more.
  */
 #include "lib/pool.h"
 
@@ -17,16 +17,19 @@ static void wipe8(pool_row to, int d, int dim) {
 
 __kernel void cache_wipe(POOL_PARAMS, const __global int *blocks, long blocks_offset, long num_blocks) {
     long i = (long)get_global_id(0);
-    long index = i / ((long)BLOCK_SIZE * NUM_KV_HEADS * ROW_VECTORS);
+    long index = i / ((long)BLOCK_SIZE * NUM_KV_HEADS * ROW_ITEMS);
     if (index >= num_blocks)
         return;
-    int kv_head = (int)(i / ROW_VECTORS % NUM_KV_HEADS);
-    int token = (int)(i / (ROW_VECTORS * NUM_KV_HEADS) % BLOCK_SIZE);
-    int d = (int)(i % ROW_VECTORS) * 8;
+    int kv_head = (int)(i / ROW_ITEMS % NUM_KV_HEADS);
+    int token = (int)(i / (ROW_ITEMS * NUM_KV_HEADS) % BLOCK_SIZE);
+    int first = (int)(i % ROW_ITEMS) * TUNE_VECTORS * 8;
     int block = blocks[blocks_offset + 2 * index];
     pool keys = POOL_KEYS;
     pool values = POOL_VALUES;
-    wipe8(pool_row_at(&keys, block, token, kv_head), d, HEAD_DIM);
-    if (!V_IN_K)
-        wipe8(pool_row_at(&values, block, token, kv_head), d, HEAD_DIM_V);
+    const pool_row key = pool_row_at(&keys, block, token, kv_head);
+    const pool_row value = pool_row_at(&values, block, token, kv_head);
+    for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
+        wipe8(key, d, HEAD_DIM);
+    for (int d = first; d < first + TUNE_VECTORS * 8 && !V_IN_K; d += 8)
+        wipe8(value, d, HEAD_DIM_V);
 }

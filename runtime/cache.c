@@ -294,6 +294,7 @@ static pagedcl_status build(pagedcl_cache *cache) {
     for (int i = 0; i < PCL_CACHE_KERNELS; i++) {
         pcl_variant_init(&cache->variants[i], names[i]);
         pcl_cache_macros(cache, &cache->variants[i]);
+        pcl_variant_int(&cache->variants[i], "TUNE_VECTORS", cache->item_vectors);
     }
     PCL_TRY(pcl_variants_build(cache->device, cache->variants, PCL_CACHE_KERNELS, cache->programs));
     for (int i = 0; i < PCL_CACHE_KERNELS; i++)
@@ -319,7 +320,10 @@ pagedcl_status pagedcl_cache_create(pagedcl_device *device, const pagedcl_cache_
     cache->device = pcl_device_retain(device);
     cache->desc = own;
     int32_t head_dim = own.head_dim > own.head_dim_v ? own.head_dim : own.head_dim_v;
-    cache->row_vectors = (int64_t)own.num_kv_heads * ((head_dim + 7) / 8);
+    int32_t row_vectors = (head_dim + 7) / 8;
+    /* A core that walks along whole rows is faster; on a GPU neighbours take neighbours. */
+    cache->item_vectors = device->info.kind == PAGEDCL_DEVICE_CPU ? row_vectors : 1;
+    cache->token_items = (int64_t)own.num_kv_heads * (row_vectors / cache->item_vectors);
     pcl_upload_init(&cache->upload, device->context, CL_MEM_READ_ONLY);
     pagedcl_status status = make_pool(cache);
     if (status == PAGEDCL_SUCCESS)

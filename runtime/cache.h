@@ -38,7 +38,8 @@ struct pagedcl_cache {
     pagedcl_device *device;  /* retained */
     pagedcl_cache_desc desc; /* without defaults */
     bool adopted;            /* the buffers are the caller's */
-    int64_t row_vectors;     /* the kernels' work-items for a token: NUM_KV_HEADS * ROW_VECTORS */
+    int32_t item_vectors;    /* TUNE_VECTORS of the kernels: what a work-item moves of a row */
+    int64_t token_items;     /* the kernels' work-items for a token: NUM_KV_HEADS * ROW_ITEMS */
     int32_t segment_shift;   /* a segment has 2^segment_shift blocks */
     int32_t num_segments;    /* buffers of K, and of V, of a layer */
     int32_t num_parameters;  /* the kernels' NUM_SEGMENTS: num_segments, rounded up to 1, 2, 4 or 8 */

@@ -42,7 +42,7 @@ pagedcl_status pcl_cache_enqueue_copy(const pagedcl_cache *cache, pcl_chain *cha
     pcl_argument_mem(&arguments, pairs);
     pcl_argument_long(&arguments, first);
     pcl_argument_long(&arguments, num_pairs);
-    return pcl_launch_items(chain, &arguments, num_pairs, cache->desc.block_size * cache->row_vectors);
+    return pcl_launch_items(chain, &arguments, num_pairs, cache->desc.block_size * cache->token_items);
 }
 
 pagedcl_status pcl_cache_enqueue_wipe(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer, cl_mem blocks,
@@ -52,7 +52,7 @@ pagedcl_status pcl_cache_enqueue_wipe(const pagedcl_cache *cache, pcl_chain *cha
     pcl_argument_mem(&arguments, blocks);
     pcl_argument_long(&arguments, first);
     pcl_argument_long(&arguments, num_blocks);
-    return pcl_launch_items(chain, &arguments, num_blocks, cache->desc.block_size * cache->row_vectors);
+    return pcl_launch_items(chain, &arguments, num_blocks, cache->desc.block_size * cache->token_items);
 }
 
 pagedcl_status pcl_cache_enqueue_copies(pagedcl_cache *cache, pcl_chain *chain, const int32_t *pairs, int64_t first,

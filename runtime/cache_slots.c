@@ -24,7 +24,7 @@ pagedcl_status pcl_cache_enqueue_write(const pagedcl_cache *cache, pcl_chain *ch
     pcl_argument_int(&arguments, cache->desc.num_blocks);
     pcl_argument_mem(&arguments, cache->faults.counters);
     pcl_cache_arguments(cache, layer, &arguments);
-    return pcl_launch_items(chain, &arguments, num_slots, cache->row_vectors);
+    return pcl_launch_items(chain, &arguments, num_slots, cache->token_items);
 }
 
 pagedcl_status pcl_cache_enqueue_gather(const pagedcl_cache *cache, pcl_chain *chain, int32_t layer, cl_mem slots,
@@ -38,7 +38,7 @@ pagedcl_status pcl_cache_enqueue_gather(const pagedcl_cache *cache, pcl_chain *c
     pcl_argument_long(&arguments, k->offset);
     pcl_argument_mem(&arguments, v->mem);
     pcl_argument_long(&arguments, v->offset);
-    return pcl_launch_items(chain, &arguments, num_slots, cache->row_vectors);
+    return pcl_launch_items(chain, &arguments, num_slots, cache->token_items);
 }
 
 /* True when the slot's mark was set already. */

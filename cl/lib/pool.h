@@ -42,6 +42,9 @@
 /* Vectors of 8 elements that cover a row of K, and one of V. */
 #define ROW_VECTORS (((HEAD_DIM > HEAD_DIM_V ? HEAD_DIM : HEAD_DIM_V) + 7) / 8)
 
+/* Work-items that move a row, TUNE_VECTORS vectors each. */
+#define ROW_ITEMS ((ROW_VECTORS + TUNE_VECTORS - 1) / TUNE_VECTORS)
+
 /* How many scales a row has, and how many elements a work-item stores: those that share one. */
 #if KV_STORED_SCALES
 #define SCALE_DTYPE SCALE_DTYPE_OF(KV)

@@ -26,6 +26,7 @@ endif()
 set(PAGEDCL_ZSH_FOLDER site-functions CACHE STRING "Folder of zsh's that completions are installed in")
 if(PAGEDCL_BUILD_TOOLS)
   install(TARGETS pagedcl_tool RUNTIME COMPONENT tools)
+  install(FILES tuning/pagedcl.tuning DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/pagedcl COMPONENT tools)
   install(FILES tools/completion/pagedcl.bash RENAME pagedcl
           DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions COMPONENT tools)
   install(FILES tools/completion/_pagedcl

@@ -95,7 +95,9 @@ static pagedcl_status load_tuning(pagedcl_device *device, const char *path) {
         path = getenv("PAGEDCL_TUNING");
     if (path == NULL || path[0] == '\0')
         return PAGEDCL_SUCCESS;
-    return pcl_tuning_load(path, &device->info, &device->tuned);
+    PCL_TRY(pcl_tuning_load(path, &device->info, &device->tuned));
+    pcl_log(device, PAGEDCL_LOG_INFO, "tuning database %s: %zu families for this device", path, device->tuned.count);
+    return PAGEDCL_SUCCESS;
 }
 
 /* A device around OpenCL objects, each of which it retains. */

@@ -192,6 +192,35 @@ Test(compare, the_page_has_a_table_behind_each_chart) {
     free(html);
 }
 
+/* A run that measured nothing, and one whose roofs were not measured. */
+Test(compare, what_is_not_known_is_not_drawn) {
+    json_t *a = make_run("one"), *roofs, *value;
+    save(a, 0);
+    tool_run run = COMPARE(paths[0], "--html", page);
+    cr_assert_eq(run.exit_status, 0, "%s", run.err);
+    tool_run_free(&run);
+    char *html = read_file(page);
+    cr_expect_eq(occurrences(html, "<figure"), 0);
+    free(html);
+
+    const char *key;
+    a = make_run("one");
+    roofs = json_object_get(json_object_get(a, "context"), "roofs");
+    json_object_foreach(roofs, key, value) json_object_set_new(roofs, key, json_null());
+    json_t *row = add_row(a, "decode", 4, 1024, 8);
+    json_object_set_new(row, "roof", json_null());
+    json_object_set_new(row, "roof_share", json_null());
+    save(a, 0);
+    run = COMPARE(paths[0], "--html", page);
+    cr_assert_eq(run.exit_status, 0, "%s", run.err);
+    tool_run_free(&run);
+    html = read_file(page);
+    cr_expect_eq(occurrences(html, "<figure"), 2, "roofline and bandwidth alone");
+    cr_expect_eq(occurrences(html, "nan"), 0);
+    cr_expect_eq(occurrences(html, "inf"), 0);
+    free(html);
+}
+
 /* ---- what is hostile ---- */
 
 Test(compare, texts_of_files_are_texts) {

@@ -171,6 +171,17 @@ Test(tune, wrong_use_is_refused) {
     expect_refused(TUNE("--database=/nonexistent/a"), "/nonexistent/a: No such file");
 }
 
+Test(tune, the_seed_is_a_database) {
+    tool_run run = TUNE("--database", paths[0], "--merge", SEED);
+    expect_exit(&run, 0);
+    tool_run_free(&run);
+    char *text = read_file(paths[0]), *seed = read_file(SEED);
+    cr_expect_str_eq(text, seed, "the seed is not as tune writes it");
+    expect_text(text, "\t" PAGEDCL_VERSION_STRING "\tattn_decode tier=cpu ");
+    free(text);
+    free(seed);
+}
+
 /* What is no database is neither read nor written over. */
 Test(tune, files_are_hostile) {
     static const char *const texts[] = {"", "my diary\n", HEAD "p\td\n", HEAD "p\td\t1\t0.1\tf\tTUNE_KEYS=-1\n",

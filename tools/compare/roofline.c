@@ -105,7 +105,7 @@ bool chart_roofline(FILE *file, const comparison *c) {
                 widen(&intensity, c->cells[i].operations / c->cells[i].bytes);
                 widen(&rate, c->cells[i].results[run].operations_per_second);
             }
-    if (!(intensity.low > 0 && rate.low > 0))
+    if (!isfinite(intensity.low) || !isfinite(rate.low))
         return false;
     char description[512];
     int used = snprintf(description, sizeof description, "Operations a second over operations for each byte.");

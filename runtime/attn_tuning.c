@@ -144,6 +144,6 @@ bool pcl_attn_tuning_fits(const pagedcl_device_info *info, int64_t local_memory,
         return fits_nv(local_memory, desc, tuning);
     if (desc->tier == PAGEDCL_TIER_PORTABLE)
         return fits_portable(info, desc, tuning);
-    return tuning->work_group == 1 && is_power_of_two(tuning->rows, 1, PCL_MAX_CPU_ROWS) &&
-           is_power_of_two(tuning->keys, 16, MOST_KEYS);
+    return tuning->work_group == 1 && is_power_of_two(tuning->lanes, 8, 16) &&
+           is_power_of_two(tuning->rows, 1, PCL_MAX_CPU_ROWS) && is_power_of_two(tuning->keys, 16, MOST_KEYS);
 }

@@ -25,9 +25,10 @@ static const struct {
     const char *name;
     size_t offset;
 } values[] = {
-    {"TUNE_WG", offsetof(pcl_attn_tuning, work_group)},       {"TUNE_ROWS", offsetof(pcl_attn_tuning, rows)},
-    {"TUNE_KEYS", offsetof(pcl_attn_tuning, keys)},           {"TUNE_FEW_ROWS", offsetof(pcl_attn_tuning, few_rows)},
-    {"TUNE_WARP_ROWS", offsetof(pcl_attn_tuning, warp_rows)}, {"TUNE_STAGES", offsetof(pcl_attn_tuning, stages)},
+    {"TUNE_WG", offsetof(pcl_attn_tuning, work_group)}, {"TUNE_ROWS", offsetof(pcl_attn_tuning, rows)},
+    {"TUNE_KEYS", offsetof(pcl_attn_tuning, keys)},     {"TUNE_FEW_ROWS", offsetof(pcl_attn_tuning, few_rows)},
+    {"TUNE_LANES", offsetof(pcl_attn_tuning, lanes)},   {"TUNE_WARP_ROWS", offsetof(pcl_attn_tuning, warp_rows)},
+    {"TUNE_STAGES", offsetof(pcl_attn_tuning, stages)},
 };
 enum { NUM_VALUES = sizeof values / sizeof values[0] };
 

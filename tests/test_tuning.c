@@ -124,7 +124,8 @@ static void check_values(pagedcl_tier tier, const attn_case *c, const char *cons
 Test(tuning, every_size_of_the_cpu_tier_is_right, .timeout = 600) {
     static const char *const values[] = {
         "TUNE_ROWS=1 TUNE_KEYS=16 TUNE_FEW_ROWS=1", "TUNE_ROWS=2 TUNE_KEYS=32 TUNE_FEW_ROWS=2",
-        "TUNE_ROWS=4 TUNE_KEYS=64 TUNE_FEW_ROWS=1", "TUNE_ROWS=16 TUNE_KEYS=128 TUNE_FEW_ROWS=8"};
+        "TUNE_ROWS=4 TUNE_KEYS=64 TUNE_FEW_ROWS=1", "TUNE_ROWS=16 TUNE_KEYS=128 TUNE_FEW_ROWS=8 TUNE_LANES=8",
+        "TUNE_ROWS=64 TUNE_KEYS=32 TUNE_FEW_ROWS=32 TUNE_LANES=16"};
     check_values(PAGEDCL_TIER_CPU, &decode_case, values, sizeof values / sizeof values[0]);
     check_values(PAGEDCL_TIER_CPU, &varlen_case, values, sizeof values / sizeof values[0]);
 }
@@ -147,6 +148,8 @@ Test(tuning, impossible_sizes_are_left_aside) {
                {PAGEDCL_TIER_CPU, "TUNE_KEYS=8"},
                {PAGEDCL_TIER_CPU, "TUNE_KEYS=48"},
                {PAGEDCL_TIER_CPU, "TUNE_WG=2"},
+               {PAGEDCL_TIER_CPU, "TUNE_LANES=4"},
+               {PAGEDCL_TIER_CPU, "TUNE_LANES=32"},
                {PAGEDCL_TIER_CPU, "TUNE_KEYS=4096"},
                {PAGEDCL_TIER_PORTABLE, "TUNE_WG=512"},
                {PAGEDCL_TIER_PORTABLE, "TUNE_WG=4"},

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_VALUES = 6, MAX_TRIALS = 512, MOST_VALUE = 256, FINAL_ROUNDS = 5 };
+enum { MAX_VALUES = 8, MAX_TRIALS = 512, MOST_VALUE = 256, FINAL_ROUNDS = 5 };
 
 /* Sizes of a kernel, as the library names them. */
 typedef struct sizes {

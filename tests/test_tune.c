@@ -56,19 +56,36 @@ static void write_file(const char *path, const char *text) {
     cr_assert_eq(fclose(file), 0);
 }
 
+/* How far a search comes depends on the machine. */
+static void end_searches(const char *path) {
+    char *text = read_file(path), *at;
+    expect_text(text, "\tsearch=");
+    FILE *file = fopen(path, "w");
+    cr_assert(file);
+    char *rest = text;
+    for (; (at = strstr(rest, "=part\t")) != NULL; rest = at + 6)
+        fprintf(file, "%.*s=whole\t", (int)(at - rest), rest);
+    fputs(rest, file);
+    cr_assert_eq(fclose(file), 0);
+    free(text);
+}
+
 Test(tune, keeps_what_it_finds_and_goes_on_there, .timeout = 300) {
+    /* As if a search of decode had come to its end. */
     tool_run run = TUNE(TINY, "--kind=decode", "--seconds=3", "--database", paths[0]);
     expect_exit(&run, 0);
     expect_text(run.out, "decode/6x2x40/float32/2x64");
     expect_text(run.out, "1 tuned, ");
     expect_text(run.out, "0 were known, 0 are left");
     tool_run_free(&run);
-    run = TUNE(TINY, "--seconds=5", "--database", paths[0]);
+    end_searches(paths[0]);
+    run = TUNE(TINY, "--seconds=20", "--database", paths[0]);
     expect_exit(&run, 0);
     expect_text(run.out, "prefill/6x2x40/float32/2x64");
     expect_text(run.out, "1 tuned, ");
     expect_text(run.out, "1 were known, 0 are left");
     tool_run_free(&run);
+    end_searches(paths[0]);
     char *text = read_file(paths[0]);
     expect_text(text, HEAD);
     expect_text(text, "\t" PAGEDCL_VERSION_STRING "\tattn_decode tier=cpu head_dim=40 head_dim_v=40 v_in_k=0 group=3 "
@@ -106,7 +123,7 @@ Test(tune, keeps_what_it_finds_and_goes_on_there, .timeout = 300) {
 Test(tune, a_wrong_trial_is_never_taken, .timeout = 300) {
     char command[2048], variable[600];
     snprintf(command, sizeof command,
-             "cp -r '%s' '%s/cl' && sed -i 's/rescale\\[r\\] + sum;/rescale[r] + sum * (TUNE_KEYS == 64 ? 1.5f : 1);/' "
+             "cp -r '%s' '%s/cl' && sed -i 's/row_sum_of(sum);/row_sum_of(sum) * (TUNE_KEYS == 64 ? 1.5f : 1);/' "
              "'%s/cl/cpu/attn_tile.h' && grep -q 'TUNE_KEYS == 64' '%s/cl/cpu/attn_tile.h'",
              KERNEL_DIR, folder, folder, folder);
     cr_assert_eq(system(command), 0, "the fault could not be planted");

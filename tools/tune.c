@@ -154,9 +154,8 @@ static const struct argp argp = {
     "database.\v"
     "Each trial is compared with a reference in double precision before and after it is timed. The winner of a family "
     "(kernel, tier, head_dims, dtypes, query heads per KV head) is timed against the library's own sizes by turns, and "
-    "taken if it is 2 % faster or more. The database is written after each family; families that it has are left out, "
-    "so "
-    "that the same call goes on where another was ended.\n\n"
+    "taken if it is 2 % faster or more. The database is written after each family; families that were searched to "
+    "their end are left out, so that the same call goes on where another was ended.\n\n"
     "A program that uses PagedCL takes a database by the environment's PAGEDCL_TUNING, or by the options of its "
     "device. "
     "docs/tuning.md tells more.\n\n"
@@ -277,7 +276,8 @@ static int tune_cell(session *s, const bench_cell *cell, int done, int count) {
         }
         return command_fail("%s: %s", name, error.text);
     }
-    if (!s->arguments->again && tune_database_find(&s->database, line) != NULL) {
+    const char *known = tune_database_find(&s->database, line);
+    if (!s->arguments->again && known != NULL && strstr(known, "\tsearch=part") == NULL) {
         s->known++;
         return EXIT_OK;
     }
@@ -293,7 +293,7 @@ static int tune_cell(session *s, const bench_cell *cell, int done, int count) {
                               .progress = show_progress,
                               .user = &progress};
     tune_found found;
-    bool ok = tune_search(&s->rig, cell, &rules, &found, &error);
+    bool ok = tune_search(&s->rig, cell, &rules, known, &found, &error);
     clear_progress(&progress);
     if (!ok)
         return command_fail("%s: %s", name, error.text);

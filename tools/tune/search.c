@@ -231,8 +231,27 @@ static bool start(search *s, tool_error *error) {
     return own->state == TIMED || tool_fail(error, "the library's own sizes: %s", error->text);
 }
 
-static bool find(search *s, double end, tune_found *found, tool_error *error) {
-    if (!start(s, error) || !try_all(s, end, found, error))
+/* Tries what an earlier search came to. */
+static bool try_sizes(search *s, const char *line, tune_found *found, tool_error *error) {
+    const char *values = line;
+    char text[256];
+    for (int tabs = 0; tabs < 5 && *values != '\0'; values++)
+        tabs += *values == '\t';
+    snprintf(text, sizeof text, "%.*s", (int)strcspn(values, "\t"), values);
+    trial *t = &s->trials[s->count];
+    *t = (trial){0};
+    if (!read_sizes(text, &t->sizes) || t->sizes.count != s->trials[0].sizes.count || !is_new(s, &t->sizes))
+        return true;
+    if (!run_trial(s, s->rules->sample_seconds, t, error))
+        return false;
+    s->count++;
+    found->trials += t->state != IMPOSSIBLE;
+    found->wrong += t->state == WRONG;
+    return true;
+}
+
+static bool find(search *s, const char *from, double end, tune_found *found, tool_error *error) {
+    if (!start(s, error) || (from != NULL && !try_sizes(s, from, found, error)) || !try_all(s, end, found, error))
         return false;
     trial *best = fastest(s);
     found->own = found->best = s->trials[0].seconds;
@@ -248,8 +267,9 @@ static bool find(search *s, double end, tune_found *found, tool_error *error) {
     size_t used = strlen(found->line);
     char name[192];
     bench_cell_name(s->cell, name, sizeof name);
-    snprintf(found->line + used, sizeof found->line - used, "\tus=%.4g\town_us=%.4g\tbits=%s\tcell=%s",
-             found->best * 1e6, found->own * 1e6, found->other_bits ? "other" : "same", name);
+    snprintf(found->line + used, sizeof found->line - used, "\tus=%.4g\town_us=%.4g\tbits=%s\tsearch=%s\tcell=%s",
+             found->best * 1e6, found->own * 1e6, found->other_bits ? "other" : "same",
+             found->exhausted ? "whole" : "part", name);
     return true;
 }
 
@@ -267,7 +287,7 @@ bool tune_line_of(bench_rig *rig, const bench_cell *cell, char line[1024], tool_
     return true;
 }
 
-bool tune_search(bench_rig *rig, const bench_cell *cell, const tune_rules *rules, tune_found *found,
+bool tune_search(bench_rig *rig, const bench_cell *cell, const tune_rules *rules, const char *from, tune_found *found,
                  tool_error *error) {
     *found = (tune_found){0};
     search *s = calloc(1, sizeof *s);
@@ -278,7 +298,7 @@ bool tune_search(bench_rig *rig, const bench_cell *cell, const tune_rules *rules
     s->rules = rules;
     bool quiet = rig->quiet;
     rig->quiet = true; /* that a kernel cannot have some sizes is how that is found out */
-    bool ok = find(s, bench_now() + rules->seconds, found, error);
+    bool ok = find(s, from, bench_now() + rules->seconds, found, error);
     tool_error ignored;
     ok = use_sizes(s, NULL, ok ? error : &ignored) && ok;
     rig->quiet = quiet;

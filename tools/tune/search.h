@@ -32,7 +32,8 @@ typedef struct tune_found {
  */
 bool tune_line_of(bench_rig *rig, const bench_cell *cell, char line[1024], tool_error *error);
 
-/* Blocks. The rig's device has the library's own sizes afterwards. */
-bool tune_search(bench_rig *rig, const bench_cell *cell, const tune_rules *rules, tune_found *found, tool_error *error);
+/* from: a line of the family with sizes to begin with beside the library's own, or NULL. Blocks. The rig's device has the library's own sizes afterwards. */
+bool tune_search(bench_rig *rig, const bench_cell *cell, const tune_rules *rules, const char *from, tune_found *found,
+                 tool_error *error);
 
 #endif

@@ -41,6 +41,7 @@ __kernel void cache_copy(POOL_PARAMS, const __global int *pairs, long pairs_offs
     const pool_row to_value = pool_row_at(&values, to, token, kv_head);
     for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
         copy8(from_key, to_key, d, HEAD_DIM);
-    for (int d = first; d < first + TUNE_VECTORS * 8 && !V_IN_K; d += 8)
-        copy8(from_value, to_value, d, HEAD_DIM_V);
+    if (!V_IN_K)
+        for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
+            copy8(from_value, to_value, d, HEAD_DIM_V);
 }

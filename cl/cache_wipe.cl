@@ -30,6 +30,7 @@ __kernel void cache_wipe(POOL_PARAMS, const __global int *blocks, long blocks_of
     const pool_row value = pool_row_at(&values, block, token, kv_head);
     for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
         wipe8(key, d, HEAD_DIM);
-    for (int d = first; d < first + TUNE_VECTORS * 8 && !V_IN_K; d += 8)
-        wipe8(value, d, HEAD_DIM_V);
+    if (!V_IN_K)
+        for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
+            wipe8(value, d, HEAD_DIM_V);
 }

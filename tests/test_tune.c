@@ -129,7 +129,7 @@ Test(tune, a_wrong_trial_is_never_taken, .timeout = 300) {
     cr_assert_eq(system(command), 0, "the fault could not be planted");
     snprintf(variable, sizeof variable, "PAGEDCL_KERNEL_DIR=%s/cl", folder);
     tool_run run = tool_run_with(
-        (const char *const[]){"tune", TINY, "--kind=decode", "--seconds=20", "--database", paths[0], NULL},
+        (const char *const[]){"tune", TINY, "--kind=decode", "--seconds=60", "--database", paths[0], NULL},
         (const char *const[]){variable, NULL});
     expect_exit(&run, 1);
     expect_text(run.out, " WRONG");

@@ -112,7 +112,7 @@ static pagedcl_status read_scores(pagedcl_attn_desc *own) {
     return PAGEDCL_SUCCESS;
 }
 
-/* Why tier nv_mma does not serve an operator; NULL when it does. */
+/* Why a tier for NVIDIA's GPUs does not serve an operator; NULL when it does. */
 static const char *nv_mma_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
     int64_t local_memory = pcl_nv_local_memory(device->nv_capability);
     if (device->nv_capability < PCL_NV_MMA_CAPABILITY)
@@ -127,13 +127,37 @@ static const char *nv_mma_refusal(const pagedcl_device *device, const pagedcl_at
     return NULL;
 }
 
-/* What tier nv_mma does not serve runs as portable, unless it was asked for by name. */
-static pagedcl_status choose_nv_mma(const pagedcl_device *device, bool asked, pagedcl_attn_desc *own) {
-    const char *refusal = own->tier == PAGEDCL_TIER_NV_MMA ? nv_mma_refusal(device, own) : NULL;
-    if (refusal != NULL && asked)
-        return pcl_fail(PAGEDCL_UNSUPPORTED, "tier nv_mma does not serve this operator: %s", refusal);
-    if (refusal != NULL)
-        own->tier = PAGEDCL_TIER_PORTABLE;
+static const char *nv_wgmma_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
+    if (device->nv_capability != PCL_NV_WGMMA_CAPABILITY)
+        return "it needs an NVIDIA GPU of compute capability 9.0";
+    if (desc->out_dtype != desc->q_dtype)
+        return "it needs q and the output of one dtype";
+    if (desc->cache != NULL && desc->cache->desc.v_in_k)
+        return "it needs values that are not a part of the keys";
+    if (desc->paths == PAGEDCL_PATH_DECODE)
+        return "it is for varlen attention";
+    if (pcl_attn_tune_wgmma(pcl_nv_local_memory(device->nv_capability), desc).stages == 0)
+        return "the device has too little local memory for it";
+    return nv_mma_refusal(device, desc);
+}
+
+/* The next simpler tier. */
+static pagedcl_tier simpler(pagedcl_tier tier) {
+    return tier == PAGEDCL_TIER_NV_WGMMA ? PAGEDCL_TIER_NV_MMA : PAGEDCL_TIER_PORTABLE;
+}
+
+/* What a tier for NVIDIA's GPUs does not serve runs in a simpler one, unless it was asked for by name. */
+static pagedcl_status choose_nv_tier(const pagedcl_device *device, bool asked, pagedcl_attn_desc *own) {
+    while (pcl_tier_is_nv(own->tier)) {
+        const char *refusal =
+            own->tier == PAGEDCL_TIER_NV_WGMMA ? nv_wgmma_refusal(device, own) : nv_mma_refusal(device, own);
+        if (refusal == NULL)
+            break;
+        if (asked)
+            return pcl_fail(PAGEDCL_UNSUPPORTED, "tier %s does not serve this operator: %s",
+                            pagedcl_tier_name(own->tier), refusal);
+        own->tier = simpler(own->tier);
+    }
     return PAGEDCL_SUCCESS;
 }
 
@@ -156,16 +180,20 @@ static pagedcl_status read_desc(const pagedcl_device *device, const pagedcl_attn
                         (int)own->paths);
     if (own->tier == PAGEDCL_TIER_AUTO)
         own->tier = device->info.tier;
-    if (own->tier < PAGEDCL_TIER_PORTABLE || own->tier > PAGEDCL_TIER_NV_MMA)
+    if (own->tier < PAGEDCL_TIER_PORTABLE || own->tier > PAGEDCL_TIER_NV_WGMMA)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "tier %d is not one of pagedcl_tier", (int)own->tier);
-    return choose_nv_mma(device, desc->tier == PAGEDCL_TIER_NV_MMA, own);
+    return choose_nv_tier(device, pcl_tier_is_nv(desc->tier), own);
+}
+
+static bool is_wgmma(const pagedcl_attn *attn, pcl_attn_kernel which) {
+    return which == PCL_ATTN_VARLEN && attn->desc.tier == PAGEDCL_TIER_NV_WGMMA;
 }
 
 /* The macros that all kernels of the operator share. */
 static void name_shape(pagedcl_attn *attn, pcl_attn_kernel which) {
     const pagedcl_attn_desc *desc = &attn->desc;
     pcl_variant *variant = &attn->variants[which];
-    pcl_variant_init(variant, kernel_names[which]);
+    pcl_variant_init(variant, is_wgmma(attn, which) ? "attn_varlen_wgmma" : kernel_names[which]);
     pcl_variant_int(variant, "NUM_HEADS", desc->num_heads);
     if (desc->cache != NULL && which != PCL_ATTN_MERGE) {
         pcl_cache_macros(desc->cache, variant);
@@ -192,7 +220,7 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     name_rotary(attn, which);
     variant->many_registers = true;
     pcl_variant_int(variant, "TIER_CPU", desc->tier == PAGEDCL_TIER_CPU);
-    pcl_variant_int(variant, "TIER_NV_MMA", desc->tier == PAGEDCL_TIER_NV_MMA);
+    pcl_variant_int(variant, "TIER_NV_MMA", pcl_tier_is_nv(desc->tier));
     if (which == PCL_ATTN_VARLEN)
         pcl_variant_int(variant, "WITH_PAGED", desc->cache != NULL);
     pcl_variant_int(variant, "WITH_SOFTCAP", desc->softcap != 0);
@@ -205,10 +233,11 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     pcl_variant_int(variant, "TUNE_FEW_ROWS", attn->tuning[which].few_rows);
     if (desc->tier == PAGEDCL_TIER_CPU)
         pcl_variant_int(variant, "TUNE_LANES", attn->tuning[which].lanes);
-    if (desc->tier == PAGEDCL_TIER_NV_MMA) {
+    if (pcl_tier_is_nv(desc->tier)) {
         pcl_variant_int(variant, "TUNE_WARP_ROWS", attn->tuning[which].warp_rows);
         pcl_variant_int(variant, "TUNE_STAGES", attn->tuning[which].stages);
     }
+    variant->for_hopper = is_wgmma(attn, which);
     bool small_thread =
         attn->device->quirks.registers_on_request && attn->tuning[which].work_group >= WORK_ITEMS_OF_A_THREAD;
     pcl_variant_int(variant, "TUNE_SUB_GROUP", small_thread ? WORK_ITEMS_OF_A_THREAD : 0);
@@ -225,7 +254,7 @@ static bool take_tuning(pagedcl_attn *attn) {
     for (int i = 0; i < PCL_ATTN_KERNELS; i++) {
         char family[PCL_FAMILY_SIZE];
         pcl_attn_tuning tuning = attn->tuning[i];
-        if (!is_path((pcl_attn_kernel)i))
+        if (!is_path((pcl_attn_kernel)i) || is_wgmma(attn, (pcl_attn_kernel)i))
             continue;
         pcl_tuning_family(&attn->desc, kernel_names[i], family);
         pcl_mutex_lock(&device->lock);
@@ -252,9 +281,10 @@ static bool name_variants(pagedcl_attn *attn, int32_t work_group, bool tuned) {
     int32_t small = work_group < SMALL_WORK_GROUP ? work_group : SMALL_WORK_GROUP;
     /* Accumulators of more rows than that do not fit the registers of Intel's GPUs. */
     int32_t rows = attn->device->quirks.registers_on_request ? PCL_MAX_ROWS / 2 : PCL_MAX_ROWS;
-    if (desc->tier == PAGEDCL_TIER_NV_MMA) {
+    if (pcl_tier_is_nv(desc->tier)) {
         int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
-        attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune_nv(local_memory, desc, true);
+        attn->tuning[PCL_ATTN_VARLEN] = is_wgmma(attn, PCL_ATTN_VARLEN) ? pcl_attn_tune_wgmma(local_memory, desc)
+                                                                        : pcl_attn_tune_nv(local_memory, desc, true);
         attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune_nv(local_memory, desc, false);
     } else if (desc->tier == PAGEDCL_TIER_CPU) {
         int lanes = attn->device->float_lanes;
@@ -324,7 +354,8 @@ static void release_programs(pagedcl_attn *attn) {
 static pagedcl_status fits_work_group(const pagedcl_attn *attn, bool *fits) {
     *fits = true;
     for (int i = 0; i < PCL_ATTN_KERNELS; i++) {
-        if (attn->programs[i] == NULL)
+        /* Of a kernel whose work-items trade registers the driver counts those of the ones that have most. */
+        if (attn->programs[i] == NULL || is_wgmma(attn, (pcl_attn_kernel)i))
             continue;
         cl_kernel kernel = NULL;
         PCL_TRY(pcl_variant_kernel(&attn->variants[i], attn->programs[i], &kernel));
@@ -363,8 +394,8 @@ static bool build_tuned(pagedcl_attn *attn) {
     return false;
 }
 
-/* Whether the operator's kernels of tier nv_mma build and run; if not, the log says why. */
-static bool build_nv_mma(pagedcl_attn *attn) {
+/* Whether the operator's kernels of its tier build and run; if not, the log says why. */
+static bool build_nv_tier(pagedcl_attn *attn) {
     bool fits = false;
     name_variants(attn, PCL_MAX_WORK_GROUP, false);
     pagedcl_status status = build_programs(attn);
@@ -372,8 +403,8 @@ static bool build_nv_mma(pagedcl_attn *attn) {
         status = fits_work_group(attn, &fits);
     if (status == PAGEDCL_SUCCESS && fits)
         return true;
-    pcl_log(attn->device, PAGEDCL_LOG_WARNING, "an operator runs as portable, not nv_mma: %s",
-            status != PAGEDCL_SUCCESS ? pagedcl_last_error() : "its kernels have too many registers");
+    pcl_log(attn->device, PAGEDCL_LOG_WARNING, "an operator runs as %s, not %s: %s",
+            pagedcl_tier_name(simpler(attn->desc.tier)), pagedcl_tier_name(attn->desc.tier), status != PAGEDCL_SUCCESS ? pagedcl_last_error() : "its kernels have too many registers");
     release_programs(attn);
     return false;
 }
@@ -382,12 +413,12 @@ static bool build_nv_mma(pagedcl_attn *attn) {
 static pagedcl_status build(pagedcl_attn *attn, bool tier_asked) {
     if (build_tuned(attn))
         return PAGEDCL_SUCCESS;
-    if (attn->desc.tier == PAGEDCL_TIER_NV_MMA) {
-        if (build_nv_mma(attn))
+    for (; pcl_tier_is_nv(attn->desc.tier); attn->desc.tier = simpler(attn->desc.tier)) {
+        if (build_nv_tier(attn))
             return PAGEDCL_SUCCESS;
         if (tier_asked)
-            return pcl_fail(PAGEDCL_BUILD_FAILED, "tier nv_mma was asked for and cannot be built: the log says why");
-        attn->desc.tier = PAGEDCL_TIER_PORTABLE;
+            return pcl_fail(PAGEDCL_BUILD_FAILED, "tier %s was asked for and cannot be built: the log says why",
+                            pagedcl_tier_name(attn->desc.tier));
     }
     for (int32_t work_group = largest_work_group(attn); work_group > 0; work_group /= 2) {
         name_variants(attn, work_group, false);
@@ -415,7 +446,7 @@ pagedcl_status pagedcl_attn_create(pagedcl_device *device, const pagedcl_attn_de
     attn->desc = own;
     if (own.cache != NULL)
         pcl_cache_retain(own.cache);
-    pagedcl_status status = build(attn, desc->tier == PAGEDCL_TIER_NV_MMA);
+    pagedcl_status status = build(attn, pcl_tier_is_nv(desc->tier));
     if (status == PAGEDCL_SUCCESS)
         status = pcl_warm_attn(attn);
     if (status != PAGEDCL_SUCCESS) {

@@ -4,6 +4,7 @@
 
 #include "attn_args.h"
 #include "launch.h"
+#include "nv_probe.h"
 #include "status.h"
 
 /* The setters below follow the kernels' parameter macros. A parameter that a kernel does not use must be a buffer all
@@ -76,7 +77,7 @@ static void set_partials(const pagedcl_plan *plan, const pagedcl_attn_args *args
 /* Whether the parts of a sequence are merged by the last of them, and not by a kernel of its own: not where a part has
    rows of several sequences. */
 static bool merges_last(const pagedcl_attn *attn, const pcl_plan_batch *batch) {
-    return attn->desc.tier == PAGEDCL_TIER_NV_MMA && !batch->has_shared;
+    return pcl_tier_is_nv(attn->desc.tier) && !batch->has_shared;
 }
 
 /* NEW_PARAMS */
@@ -107,7 +108,14 @@ static pagedcl_status enqueue_varlen(const pagedcl_attn *attn, const pagedcl_pla
     set_rotary(args, args->q.mem, &arguments);
     set_mask(attn, args, &arguments);
     set_result(args, &arguments);
-    return pcl_launch_groups(chain, &arguments, plan->batch.num_work, attn->desc.num_kv_heads,
+    int64_t groups = plan->batch.num_work, kv_heads = attn->desc.num_kv_heads;
+    if (attn->desc.tier == PAGEDCL_TIER_NV_WGMMA) {
+        /* As many as run at once: each takes its share of all. */
+        int64_t units = attn->device->info.compute_units;
+        groups = groups * kv_heads < units ? groups * kv_heads : units;
+        kv_heads = 1;
+    }
+    return pcl_launch_groups(chain, &arguments, groups, kv_heads,
                              (size_t)attn->tuning[PCL_ATTN_VARLEN].work_group);
 }
 
@@ -135,7 +143,7 @@ static pagedcl_status enqueue_decode(const pagedcl_attn *attn, const pagedcl_pla
     set_mask(attn, args, &arguments);
     set_result(args, &arguments);
     set_partials(plan, args, &arguments);
-    if (attn->desc.tier == PAGEDCL_TIER_NV_MMA) {
+    if (pcl_tier_is_nv(attn->desc.tier)) {
         set_buffer(&arguments, plan->arrivals, args->out.mem);
         pcl_argument_int(&arguments, merges_last(attn, &plan->batch));
     }

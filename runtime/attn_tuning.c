@@ -2,6 +2,7 @@
 #include "attn_tuning.h"
 
 #include "cache.h"
+#include "nv_probe.h"
 
 #include <stdbool.h>
 
@@ -115,6 +116,24 @@ pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *
     return tuning;
 }
 
+/* MEMORY_BYTES of cl/attn_varlen_wgmma.cl. */
+static int64_t wgmma_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
+    const int64_t panel_row = 128, k_panels = (desc->head_dim + 63) / 64, v_panels = (desc->head_dim_v + 63) / 64;
+    return tuning->stages * tuning->keys * panel_row * (k_panels + v_panels) + tuning->rows * panel_row * k_panels +
+           1024 + (int64_t)tuning->keys * 32 + (int64_t)tuning->stages * 48;
+}
+
+pcl_attn_tuning pcl_attn_tune_wgmma(int64_t local_memory, const pagedcl_attn_desc *desc) {
+    /* As many rows as the registers allow, since each tile of keys is read once for them: three warpgroups of 64, or two
+       where results are wide; another fetches. */
+    const int32_t rows = desc->head_dim_v > 128 ? 128 : 192;
+    pcl_attn_tuning tuning = {
+        .work_group = rows * 2 + 128, .rows = rows, .few_rows = rows, .keys = 64, .stages = 5};
+    while (tuning.stages > 0 && wgmma_memory(&tuning, desc) > local_memory)
+        tuning.stages = tuning.stages > 2 ? tuning.stages - 1 : 0;
+    return tuning;
+}
+
 static bool is_power_of_two(int32_t value, int32_t least, int32_t most) {
     return value >= least && value <= most && power_of_two_from(value) == value;
 }
@@ -140,7 +159,7 @@ bool pcl_attn_tuning_fits(const pagedcl_device_info *info, int64_t local_memory,
                           const pcl_attn_tuning *tuning) {
     if (!is_power_of_two(tuning->few_rows, 1, tuning->rows))
         return false;
-    if (desc->tier == PAGEDCL_TIER_NV_MMA)
+    if (pcl_tier_is_nv(desc->tier))
         return fits_nv(local_memory, desc, tuning);
     if (desc->tier == PAGEDCL_TIER_PORTABLE)
         return fits_portable(info, desc, tuning);

@@ -41,6 +41,9 @@ pcl_attn_tuning pcl_attn_tune_cpu(int float_lanes, const pagedcl_attn_desc *desc
  */
 pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *desc, bool many_rows);
 
+/* The same for the varlen kernel of tier nv_wgmma. */
+pcl_attn_tuning pcl_attn_tune_wgmma(int64_t local_memory, const pagedcl_attn_desc *desc);
+
 /*
  * Whether the kernels of an operator can run with these values on the device. local_memory: of pcl_nv_local_memory, for
  * tier nv_mma.

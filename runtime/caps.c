@@ -31,6 +31,8 @@ const char *pagedcl_tier_name(pagedcl_tier tier) {
         return "cpu";
     case PAGEDCL_TIER_NV_MMA:
         return "nv_mma";
+    case PAGEDCL_TIER_NV_WGMMA:
+        return "nv_wgmma";
     }
     return "invalid";
 }
@@ -127,18 +129,18 @@ static void choose_tier(cl_device_id id, pagedcl_device_info *info) {
         refusal = "the device is big-endian";
     info->usable = refusal == NULL;
     info->tier = PAGEDCL_TIER_PORTABLE;
-    const char *reason = "runs on every device; cpu is for devices of type CPU, nv_mma for NVIDIA's GPUs from compute "
-                         "capability 8.0 on";
+    const char *reason = "runs on every device; cpu is for devices of type CPU, nv_mma and nv_wgmma for NVIDIA's GPUs from "
+                         "compute capability 8.0 on";
     int capability = pcl_nv_capability(id);
     char nv_reason[128];
     if (info->kind == PAGEDCL_DEVICE_CPU) {
         info->tier = PAGEDCL_TIER_CPU;
         reason = "a CPU: wide vectors instead of work-groups; no higher tier is for CPUs";
     } else if (capability >= PCL_NV_MMA_CAPABILITY) {
-        info->tier = PAGEDCL_TIER_NV_MMA;
-        snprintf(nv_reason, sizeof nv_reason,
-                 "compute capability %d.%d; operators that it does not serve run as portable", capability / 10,
-                 capability % 10);
+        info->tier = capability == PCL_NV_WGMMA_CAPABILITY ? PAGEDCL_TIER_NV_WGMMA : PAGEDCL_TIER_NV_MMA;
+        snprintf(nv_reason, sizeof nv_reason, "compute capability %d.%d; operators that it does not serve run as %s",
+                 capability / 10, capability % 10,
+                 info->tier == PAGEDCL_TIER_NV_MMA ? "portable" : "nv_mma or portable");
         reason = nv_reason;
     }
     copy_trimmed(info->tier_reason, sizeof info->tier_reason, refusal != NULL ? refusal : reason);

@@ -45,14 +45,19 @@ static pagedcl_status choose_tier(pagedcl_device *device, pagedcl_tier asked) {
             asked = PAGEDCL_TIER_CPU;
         else if (strcmp(name, "nv_mma") == 0)
             asked = PAGEDCL_TIER_NV_MMA;
+        else if (strcmp(name, "nv_wgmma") == 0)
+            asked = PAGEDCL_TIER_NV_WGMMA;
         else
-            return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "PAGEDCL_TIER is \"%s\"; it may be auto, portable, cpu or nv_mma",
-                            name);
+            return pcl_fail(PAGEDCL_INVALID_ARGUMENT,
+                            "PAGEDCL_TIER is \"%s\"; it may be auto, portable, cpu, nv_mma or nv_wgmma", name);
     }
     if (asked == PAGEDCL_TIER_NV_MMA && device->nv_capability < PCL_NV_MMA_CAPABILITY)
         return pcl_fail(PAGEDCL_UNSUPPORTED,
                         "tier nv_mma, asked for by %s, needs an NVIDIA GPU of compute capability 8.0", source);
-    if (asked < PAGEDCL_TIER_PORTABLE || asked > PAGEDCL_TIER_NV_MMA)
+    if (asked == PAGEDCL_TIER_NV_WGMMA && device->nv_capability != PCL_NV_WGMMA_CAPABILITY)
+        return pcl_fail(PAGEDCL_UNSUPPORTED,
+                        "tier nv_wgmma, asked for by %s, needs an NVIDIA GPU of compute capability 9.0", source);
+    if (asked < PAGEDCL_TIER_PORTABLE || asked > PAGEDCL_TIER_NV_WGMMA)
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "tier %d is not one of pagedcl_tier", (int)asked);
     device->info.tier = asked;
     snprintf(device->info.tier_reason, sizeof device->info.tier_reason, "asked for by %s", source);
@@ -135,8 +140,7 @@ static pagedcl_status make(cl_context context, cl_device_id id, cl_command_queue
         pagedcl_device_destroy(device);
         return status;
     }
-    if (device->info.tier == PAGEDCL_TIER_NV_MMA)
-        pcl_nv_probe(device);
+    pcl_nv_probe(device);
     pcl_log(device, PAGEDCL_LOG_INFO, "device %s (%s), driver %s, tier %s: %s", info->device_name, info->platform_name,
             info->driver_version, pagedcl_tier_name(device->info.tier), device->info.tier_reason);
     *out = device;

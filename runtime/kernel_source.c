@@ -14,13 +14,15 @@
     X(attn_merge)   \
     X(attn_tables)  \
     X(attn_varlen)  \
+    X(attn_varlen_wgmma) \
     X(cache_copy)   \
     X(cache_gather) \
     X(cache_wipe)   \
     X(cache_write)  \
     X(host_pool)    \
     X(merge)        \
-    X(nv_probe)
+    X(nv_probe) \
+    X(nv_wgmma_probe)
 
 #define DECLARE_SOURCE(kernel) extern const char pcl_source_##kernel[];
 KERNELS(DECLARE_SOURCE)

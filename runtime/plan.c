@@ -3,6 +3,7 @@
 #include "plan_layout.h"
 
 #include "device.h"
+#include "nv_probe.h"
 #include "plan_check.h"
 #include "status.h"
 #include "struct_size.h"
@@ -45,7 +46,7 @@ static pagedcl_status grow_partials(pagedcl_plan *plan, int64_t rows) {
         return pcl_fail_opencl(code, "clCreateBuffer of partial results");
     }
     cl_mem arrivals = NULL;
-    if (plan->attn->desc.tier == PAGEDCL_TIER_NV_MMA) {
+    if (pcl_tier_is_nv(plan->attn->desc.tier)) {
         pagedcl_status status = make_arrivals(context, capacity, &arrivals);
         if (status != PAGEDCL_SUCCESS) {
             clReleaseMemObject(acc);

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _POSIX_C_SOURCE 200809L
 
-#include <pagedcl/program.h>
+#include "program.h"
 
 #include "device.h"
 #include "program_disk.h"
+#include "ptx.h"
 #include "status.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* One program's way through a call of pagedcl_programs_build. */
 typedef struct build {
     const pagedcl_program_desc *desc;
+    bool for_hopper;
     cl_program program; /* NULL: failed */
     pagedcl_status status;
     cl_int code; /* of the build from source */
@@ -72,23 +73,6 @@ static cl_int create_kernels(cl_program program) {
     return code;
 }
 
-static pagedcl_status build_source(pagedcl_device *device, build *b) {
-    const pagedcl_program_desc *desc = b->desc;
-    cl_program made = clCreateProgramWithSource(device->context, 1, (const char **)&desc->source, NULL, &b->code);
-    if (b->code != CL_SUCCESS)
-        return pcl_fail_opencl(b->code, "clCreateProgramWithSource");
-    b->code = clBuildProgram(made, 1, &device->id, desc->options, NULL, NULL);
-    if (b->code == CL_SUCCESS && !device->quirks.keeps_programs)
-        b->code = create_kernels(made);
-    if (b->code != CL_SUCCESS) {
-        pagedcl_status status = fail_build(device, desc, made, b->code);
-        clReleaseProgram(made);
-        return status;
-    }
-    b->program = made;
-    return PAGEDCL_SUCCESS;
-}
-
 /* False when the driver does not take the binary. */
 static bool build_binary(pagedcl_device *device, const pagedcl_program_desc *desc, const unsigned char *binary,
                          size_t size, cl_program *program) {
@@ -131,6 +115,41 @@ static unsigned char *program_binary(pagedcl_device *device, cl_program program,
     free(sizes);
     free(binaries);
     return binary;
+}
+
+/* Replaces the program by one with the instructions that only Hopper has. */
+static pagedcl_status show_for_hopper(pagedcl_device *device, build *b) {
+    unsigned char *ptx = NULL, *shown = NULL;
+    size_t size = 0, shown_size = 0;
+    pagedcl_status status = PAGEDCL_SUCCESS;
+    if ((ptx = program_binary(device, b->program, &size)) == NULL)
+        status = pcl_fail(PAGEDCL_BUILD_FAILED, "%s: the driver gives no binary", b->desc->name);
+    clReleaseProgram(b->program);
+    b->program = NULL;
+    if (status == PAGEDCL_SUCCESS)
+        status = pcl_ptx_for_hopper(ptx, size, &shown, &shown_size);
+    if (status == PAGEDCL_SUCCESS && !build_binary(device, b->desc, shown, shown_size, &b->program))
+        status = pcl_fail(PAGEDCL_BUILD_FAILED, "%s: the driver does not take the program for sm_90a", b->desc->name);
+    free(ptx);
+    free(shown);
+    return status;
+}
+
+static pagedcl_status build_source(pagedcl_device *device, build *b) {
+    const pagedcl_program_desc *desc = b->desc;
+    cl_program made = clCreateProgramWithSource(device->context, 1, (const char **)&desc->source, NULL, &b->code);
+    if (b->code != CL_SUCCESS)
+        return pcl_fail_opencl(b->code, "clCreateProgramWithSource");
+    b->code = clBuildProgram(made, 1, &device->id, desc->options, NULL, NULL);
+    if (b->code == CL_SUCCESS && !device->quirks.keeps_programs)
+        b->code = create_kernels(made);
+    if (b->code != CL_SUCCESS) {
+        pagedcl_status status = fail_build(device, desc, made, b->code);
+        clReleaseProgram(made);
+        return status;
+    }
+    b->program = made;
+    return b->for_hopper ? show_for_hopper(device, b) : PAGEDCL_SUCCESS;
 }
 
 static pagedcl_status build_through_disk(pagedcl_device *device, build *b) {
@@ -181,7 +200,7 @@ static void build_one(void *arg, size_t i) {
 static void build_again(build_batch *batch, size_t i) {
     build *b = &batch->builds[i];
     free(b->error);
-    *b = (build){.desc = b->desc};
+    *b = (build){.desc = b->desc, .for_hopper = b->for_hopper};
     build_one(batch, i);
 }
 
@@ -215,8 +234,8 @@ static void count_builds(pagedcl_device *device, build *builds, size_t count) {
     pcl_mutex_unlock(&device->lock);
 }
 
-pagedcl_status pagedcl_programs_build(pagedcl_device *device, const pagedcl_program_desc *descs, size_t count,
-                                      cl_program *programs) {
+pagedcl_status pcl_programs_build(pagedcl_device *device, const pagedcl_program_desc *descs, const bool *for_hopper,
+                                  size_t count, cl_program *programs) {
     if (device == NULL || (count > 0 && (descs == NULL || programs == NULL)))
         return pcl_fail(PAGEDCL_INVALID_ARGUMENT, "device, descs and programs must not be NULL");
     for (size_t i = 0; i < count; i++)
@@ -227,8 +246,10 @@ pagedcl_status pagedcl_programs_build(pagedcl_device *device, const pagedcl_prog
     build *builds = calloc(count, sizeof *builds);
     if (builds == NULL)
         return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory to build %zu programs", count);
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count; i++) {
         builds[i].desc = &descs[i];
+        builds[i].for_hopper = for_hopper != NULL && for_hopper[i];
+    }
     build_batch batch = {device, builds};
     if (device->quirks.builds_one_at_a_time)
         for (size_t i = 0; i < count; i++)
@@ -254,4 +275,9 @@ pagedcl_status pagedcl_programs_build(pagedcl_device *device, const pagedcl_prog
         count_builds(device, builds, count);
     free(builds);
     return status;
+}
+
+pagedcl_status pagedcl_programs_build(pagedcl_device *device, const pagedcl_program_desc *descs, size_t count,
+                                      cl_program *programs) {
+    return pcl_programs_build(device, descs, NULL, count, programs);
 }

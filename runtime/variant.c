@@ -3,9 +3,8 @@
 
 #include "device.h"
 #include "kernel_source.h"
+#include "program.h"
 #include "status.h"
-
-#include <pagedcl/program.h>
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -23,6 +22,7 @@ static void append(pcl_variant *variant, const char *text) {
 void pcl_variant_init(pcl_variant *variant, const char *kernel) {
     variant->key[0] = '\0';
     variant->many_registers = false;
+    variant->for_hopper = false;
     append(variant, kernel);
 }
 
@@ -60,14 +60,16 @@ pagedcl_status pcl_variants_build(pagedcl_device *device, const pcl_variant *var
     char options[MAX_VARIANTS][OPTIONS_SIZE];
     char *owned[MAX_VARIANTS] = {NULL};
     pagedcl_program_desc descs[MAX_VARIANTS] = {{0}};
+    bool for_hopper[MAX_VARIANTS] = {false};
     pagedcl_status status = PAGEDCL_SUCCESS;
     for (size_t i = 0; i < count && status == PAGEDCL_SUCCESS; i++) {
         options_of(device, &variants[i], options[i], sizeof options[i]);
         descs[i] = (pagedcl_program_desc){.name = variants[i].key, .options = options[i]};
+        for_hopper[i] = variants[i].for_hopper;
         status = pcl_kernel_source(variants[i].key, kernel_length(&variants[i]), &descs[i].source, &owned[i]);
     }
     if (status == PAGEDCL_SUCCESS)
-        status = pagedcl_programs_build(device, descs, count, programs);
+        status = pcl_programs_build(device, descs, for_hopper, count, programs);
     for (size_t i = 0; i < count; i++)
         free(owned[i]);
     return status;

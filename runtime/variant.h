@@ -15,6 +15,7 @@
 typedef struct pcl_variant {
     char key[1024];
     bool many_registers; /* needs them more than it needs many threads */
+    bool for_hopper;     /* has instructions that runtime/ptx.h shows */
 } pcl_variant;
 
 /* A variant of cl/<kernel>.cl without macros; then one call a macro. */

@@ -36,6 +36,8 @@ static const struct target {
     {"intel", "Intel(R) Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 64 * KIB, 1024, 1, 1, 0, 0},
     {"nvidia", "NVIDIA Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_PORTABLE, 48 * KIB, 1024, 0, 0, 0, 0},
     {"nvidia-mma", "NVIDIA Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_NV_MMA, 48 * KIB, 1024, 0, 0, 80, 0},
+    {"nvidia-wgmma", "NVIDIA Corporation", PAGEDCL_DEVICE_DISCRETE_GPU, PAGEDCL_TIER_NV_WGMMA, 48 * KIB, 1024, 0, 0, 90,
+     0},
     {"smallest", "", PAGEDCL_DEVICE_INTEGRATED_GPU, PAGEDCL_TIER_PORTABLE, 32 * KIB, 32, 0, 0, 0, 0},
     {"cpu", "", PAGEDCL_DEVICE_CPU, PAGEDCL_TIER_CPU, 256 * KIB, 4096, 0, 0, 0, 8},
     {"cpu-wide", "", PAGEDCL_DEVICE_CPU, PAGEDCL_TIER_CPU, 256 * KIB, 4096, 0, 0, 0, 16},
@@ -102,12 +104,12 @@ cl_int clGetKernelWorkGroupInfo(cl_kernel kernel, cl_device_id id, cl_kernel_wor
 
 /* ---- what the library asks to be built ---- */
 
-pagedcl_status __wrap_pagedcl_programs_build(pagedcl_device *on, const pagedcl_program_desc *descs, size_t count,
-                                             cl_program *programs);
+pagedcl_status __wrap_pcl_programs_build(pagedcl_device *on, const pagedcl_program_desc *descs, const bool *for_hopper,
+                                         size_t count, cl_program *programs);
 
-pagedcl_status __wrap_pagedcl_programs_build(pagedcl_device *on, const pagedcl_program_desc *descs, size_t count,
-                                             cl_program *programs) {
-    (void)on;
+pagedcl_status __wrap_pcl_programs_build(pagedcl_device *on, const pagedcl_program_desc *descs, const bool *for_hopper,
+                                         size_t count, cl_program *programs) {
+    (void)on, (void)for_hopper;
     for (size_t i = 0; i < count; i++) {
         char path[4096];
         int length = (int)strcspn(descs[i].name, " ");
@@ -119,6 +121,14 @@ pagedcl_status __wrap_pagedcl_programs_build(pagedcl_device *on, const pagedcl_p
         programs[i] = (cl_program)(void *)&object;
     }
     return PAGEDCL_SUCCESS;
+}
+
+pagedcl_status __wrap_pagedcl_programs_build(pagedcl_device *on, const pagedcl_program_desc *descs, size_t count,
+                                             cl_program *programs);
+
+pagedcl_status __wrap_pagedcl_programs_build(pagedcl_device *on, const pagedcl_program_desc *descs, size_t count,
+                                             cl_program *programs) {
+    return __wrap_pcl_programs_build(on, descs, NULL, count, programs);
 }
 
 /* ---- operators ---- */
@@ -253,7 +263,7 @@ static void list_operators(bool all) {
 static void list_probe(void) {
     pcl_variant variant;
     cl_program program = NULL;
-    pcl_nv_probe_variant(&variant);
+    pcl_nv_probe_variant(device.info.tier, &variant);
     check(pcl_variants_build(&device, &variant, 1, &program));
 }
 
@@ -324,7 +334,7 @@ int main(int argc, char **argv) {
     list_operators(all);
     list_engine();
     list_bench();
-    if (target->nv_capability > 0)
+    if (pcl_tier_is_nv(target->tier))
         list_probe();
     return 0;
 }

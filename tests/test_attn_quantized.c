@@ -154,8 +154,7 @@ static scene scene_open(pagedcl_device *device, pagedcl_tier tier, const shape *
     desc.q_dtype = PAGEDCL_FLOAT32;
     desc.causal = 1;
     desc.rotary_dim = s->rotary_dim;
-    desc.tier = fixture_tier_of_operators(tier);
-    expect_ok(pagedcl_attn_create(device, &desc, &x.attn));
+    expect_ok(fixture_attn_create(device, &desc, tier, &x.attn));
     expect_ok(pagedcl_plan_create(x.attn, &x.plan));
     for (int32_t i = 0; i < NUM_BLOCKS; i++)
         x.table[i] = i;

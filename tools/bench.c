@@ -79,7 +79,7 @@ enum {
 
 static const struct argp_option options[] = {
     {"device", 'd', "SELECTOR", 0, "Run on this device: P:D, gpu, cpu, a vendor, or a part of its name", 1},
-    {"tier", 't', "TIER", 0, "Use these kernels: portable, cpu or nv_mma", 1},
+    {"tier", 't', "TIER", 0, "Use these kernels: portable, cpu, nv_mma or nv_wgmma", 1},
     {"verbose", 'v', NULL, 0, "Say what the library logs", 1},
     {NULL, 0, NULL, 0, "What is measured:", 2},
     {"quick", KEY_QUICK, NULL, 0, "A small part of the standard set, measured for a short time", 2},

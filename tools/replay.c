@@ -58,7 +58,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
 
 static const struct argp_option options[] = {
     {"device", 'd', "SELECTOR", 0, "Run on this device: P:D, gpu, cpu, a vendor, or a part of its name", 0},
-    {"tier", 't', "TIER", 0, "Use these kernels: portable, cpu or nv_mma", 0},
+    {"tier", 't', "TIER", 0, "Use these kernels: portable, cpu, nv_mma or nv_wgmma", 0},
     {"verbose", 'v', NULL, 0, "Say how calls were refused, and what the library logs", 0},
     {"json", 'j', NULL, 0, "Print one JSON document", 0},
     {0},

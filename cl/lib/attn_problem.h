@@ -259,8 +259,8 @@ static bool problem_sees(const attn_problem *p, int row, int position) {
     return true;
 }
 
-/* The score in base 2 of a row and a key, from the product with the scaled q. */
-static float problem_score(const attn_problem *p, int row, int position, float product) {
+/* The score in base 2 of a row and a key that it sees, from the product with the scaled q. */
+static float seen_score(const attn_problem *p, int row, int position, float product) {
     float score = product;
 #if WITH_SOFTCAP
     score = p->mask.scale.y * tanh(product);
@@ -270,9 +270,17 @@ static float problem_score(const attn_problem *p, int row, int position, float p
     float slope = p->mask.alibi[slopes + problem_head(p, row)];
     score -= slope * LOG2_E * fabs((float)(problem_position(p, row) - position));
 #endif
+    (void)p;
+    (void)row;
+    (void)position;
+    return score;
+}
+
+/* The same of any key that is there; -infinity when the row does not see it. */
+static float problem_score(const attn_problem *p, int row, int position, float product) {
     bool seen = position >= problem_low(p, row) && position < min(problem_high(p, row), p->key_end) &&
                 problem_sees(p, row, position);
-    return seen ? score : -INFINITY;
+    return seen ? seen_score(p, row, position, product) : -INFINITY;
 }
 
 /* Elements d .. d + 7 of a row of k_new or q, rotated for a position; the row begins at index `at`. */

@@ -37,6 +37,7 @@
 #define V_STEPS ((HEAD_DIM_V + 15) / 16)
 
 #include "nv/ring.h"
+#include "nv/softmax.h"
 
 #define WEIGHT_PARTS (IS_FLOAT32(OUT) ? 2 : 1)
 #define Q_PARTS (IS_FLOAT32(OUT) && ROTARY_DIM > 0 ? 2 : 1)
@@ -68,13 +69,6 @@ typedef struct tile_memory {
                         name##_rows,                                                         \
                         name##_sums,                                                         \
                         name##_ends}
-
-/* The part of a warp's results that a lane has: of each tile of 16 rows, rows lane / 4 and lane / 4 + 8. */
-typedef struct lane_rows {
-    float acc[ROW_TILES][V_STEPS * 2][4];
-    float row_max[ROW_TILES][2];
-    float lane_sum[ROW_TILES][2];
-} lane_rows;
 
 /* Query rows behind the last are zeros, and so is what fills a row up. They are not scaled: that would round them. Rows
    that need no rotation are copied asynchronously. */
@@ -185,64 +179,6 @@ static void tile_products(tile_memory m, int warp_row, const q_fragments *q, con
                     mma(scores[t][2 * n + 1], a[part][t], b[2], b[3]);
                 }
         }
-    }
-}
-
-/* Scores from products, which are scaled to base 2 where the softmax does not do that. first: the position of the warp's
-   first key. */
-static void tile_scores(const attn_problem *p, int warp_row, int first, float scale, float (*scores)[KEY_TILES][4]) {
-    const int lane = get_local_id(0) % 32;
-#pragma unroll
-    for (int t = 0; t < ROW_TILES; t++)
-#pragma unroll
-        for (int n = 0; n < KEY_TILES; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                /* A row behind the last has no mask of its own; its result is not stored. */
-                int row = min(p->first_row + warp_row + t * 16 + lane / 4 + e / 2 * 8, p->num_rows - 1);
-                scores[t][n][e] = problem_score(p, row, first + n * 8 + lane % 4 * 2 + e % 2, scores[t][n][e] * scale);
-            }
-}
-
-/* Weights from scores, which count `scale` times, above 0, in their place; what was summed up before is scaled to the new
-   maximum. */
-static void tile_softmax(lane_rows *own, float scale, float (*scores)[KEY_TILES][4]) {
-    float rescale[ROW_TILES][2];
-    bool changed = false;
-#pragma unroll
-    for (int t = 0; t < ROW_TILES; t++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float new_max = -INFINITY;
-#pragma unroll
-            for (int n = 0; n < KEY_TILES; n++)
-                new_max = fmax(new_max, fmax(scores[t][n][2 * r], scores[t][n][2 * r + 1]));
-            new_max = fmax(new_max, from_lane_xor(new_max, 1));
-            new_max = fmax(new_max, from_lane_xor(new_max, 2));
-            new_max = fmax(own->row_max[t][r], new_max * scale);
-            /* While a row has seen no key its maximum is -infinity, and infinity minus infinity would be NaN. */
-            const float base = new_max == -INFINITY ? 0 : new_max;
-            rescale[t][r] = exp2_fast(own->row_max[t][r] - base);
-            changed = changed || rescale[t][r] != 1;
-            own->row_max[t][r] = new_max;
-            float sum = 0;
-#pragma unroll
-            for (int n = 0; n < KEY_TILES; n++)
-#pragma unroll
-                for (int e = 2 * r; e < 2 * r + 2; e++) {
-                    scores[t][n][e] = exp2_fast(fma(scores[t][n][e], scale, -base));
-                    sum += scores[t][n][e];
-                }
-            own->lane_sum[t][r] = own->lane_sum[t][r] * rescale[t][r] + sum;
-        }
-    if (any_lane(changed)) {
-#pragma unroll
-        for (int t = 0; t < ROW_TILES; t++)
-#pragma unroll
-            for (int d = 0; d < V_STEPS * 2; d++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    own->acc[t][d][e] *= rescale[t][e / 2];
     }
 }
 
@@ -433,19 +369,7 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
     const float scale = scale_late ? 1 : p->mask.scale.x, late_scale = scale_late ? p->mask.scale.x : 1;
 
     lane_rows own;
-#pragma unroll
-    for (int t = 0; t < ROW_TILES; t++) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            own.row_max[t][r] = -INFINITY;
-            own.lane_sum[t][r] = 0;
-        }
-#pragma unroll
-        for (int d = 0; d < V_STEPS * 2; d++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                own.acc[t][d][e] = 0;
-    }
+    rows_begin(&own);
 
     /* Tile `tile` is worked on while those up to TUNE_STAGES - 1 further are on their way; before the first there are only
        these. The stage behind the newest has the oldest. */
@@ -482,7 +406,9 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
             m.rows[stage * STAGE_ROWS + get_local_id(0)] = next_row;
         if (!scale_late || partly_seen || !whole)
             tile_scores(p, warp_row, first + warp_key, scale, scores);
-        tile_softmax(&own, late_scale, scores);
+        float rescale[ROW_TILES][2];
+        if (tile_softmax(&own, late_scale, scores, rescale))
+            rows_rescale(&own, rescale);
         if (partly_seen && has_special_value(values))
             accumulate_seen(&own, scores, values);
         else

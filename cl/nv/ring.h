@@ -7,15 +7,7 @@
 #ifndef NV_RING_H
 #define NV_RING_H
 
-#include "lib/attn_problem.h"
-#include "nv/warp.h"
-
-/* Whether values are the beginning of the keys' rows, and not there a second time. */
-#if WITH_PAGED
-#define VALUES_IN_KEYS V_IN_K
-#else
-#define VALUES_IN_KEYS 0
-#endif
+#include "nv/rows.h"
 
 /* From row to row, in elements. */
 #define K_PITCH ((2 * K_STEPS + 1) * 8)
@@ -32,21 +24,6 @@
 #if 2 * TUNE_KEYS > TUNE_WG
 #error a stage has more rows than the work-group work-items
 #endif
-
-/* The 16-bit elements of 8 values. */
-static ushort8 bits_of8(float8 x) {
-#if IS_BFLOAT16(KV)
-    return bfloat16_bits8(x);
-#else
-    ushort bits[8];
-    vstore_half8_rte(x, 0, (__private half *)bits);
-    return vload8(0, bits);
-#endif
-}
-
-static void tile_store8(__local ushort *to, float8 x) {
-    *(__local ushort8 *)to = bits_of8(x);
-}
 
 /* Zeros behind the rows up to whole steps, once. */
 static void ring_fill_up(__local ushort *ring) {
@@ -65,30 +42,10 @@ static void ring_fill_up(__local ushort *ring) {
 #endif
 }
 
-/* Whether all rows of old keys lie at multiples of 16 bytes. */
-static bool keys_are_aligned(const attn_problem *p) {
-#if WITH_PAGED
-    const long all = p->keys.k.offset | p->keys.k.block_stride | p->keys.k.token_stride | p->keys.k.head_stride |
-                     p->keys.v.offset | p->keys.v.block_stride | p->keys.v.token_stride | p->keys.v.head_stride;
-#else
-    const long all = p->keys.k_layout.x | p->keys.k_layout.y | p->keys.k_layout.z | p->keys.v_layout.x |
-                     p->keys.v_layout.y | p->keys.v_layout.z;
-#endif
-    return (all & 7) == 0;
-}
-
-/* Row i of the stage whose first key is at position `first`: where it is in the pool or among the packed keys; 0 for a key
-   outside begin .. p->key_end - 1, or in no block, which is zeros in the ring. */
+/* Row i of the stage whose first key is at position `first`; 0, which is zeros in the ring, for a key outside begin ..
+   p->key_end - 1, or in no block. */
 static ulong ring_find_row(const attn_problem *p, int begin, int first, int i) {
-    const int position = first + i % TUNE_KEYS;
-    if (i >= STAGE_ROWS || position < begin || position >= p->key_end || !problem_has(p, position))
-        return 0;
-    keys_row row = i < TUNE_KEYS ? key_row(p, position) : value_row(p, position);
-#if WITH_PAGED
-    return (ulong)(row.base + row.at);
-#else
-    return (ulong)row;
-#endif
+    return i >= STAGE_ROWS ? 0 : find_row(p, i < TUNE_KEYS, begin, first + i % TUNE_KEYS);
 }
 
 /* The i-th piece of 16 bytes that a work-item copies of rows of so many: which key's, and its first element. Where that

@@ -99,12 +99,11 @@ attn_rig attn_rig_open(pagedcl_device *device, pagedcl_tier tier, const attn_pro
     desc.out_dtype = p->c.out_dtype;
     desc.softmax_scale = p->c.scale;
     desc.causal = p->c.causal;
-    desc.tier = fixture_tier_of_operators(tier);
     desc.device_tables = p->c.device_table;
     if (!p->c.both_paths)
         desc.paths = p->c.path == DECODE ? PAGEDCL_PATH_DECODE : PAGEDCL_PATH_VARLEN;
     open_features(&rig, &desc);
-    pagedcl_status status = pagedcl_attn_create(device, &desc, &rig.attn);
+    pagedcl_status status = fixture_attn_create(device, &desc, tier, &rig.attn);
     cr_assert_eq(status, PAGEDCL_SUCCESS, "%s: %s", rig.name, pagedcl_last_error());
     expect_ok(pagedcl_plan_create(rig.attn, &rig.plan));
 

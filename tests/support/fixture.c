@@ -19,13 +19,22 @@ int fixture_tiers(const pagedcl_device *device, pagedcl_tier tiers[FIXTURE_MAX_T
     tiers[count++] = PAGEDCL_TIER_PORTABLE;
     if (info.kind == PAGEDCL_DEVICE_CPU)
         tiers[count++] = PAGEDCL_TIER_CPU;
-    if (info.tier == PAGEDCL_TIER_NV_MMA)
+    if (info.tier == PAGEDCL_TIER_NV_MMA || info.tier == PAGEDCL_TIER_NV_WGMMA)
         tiers[count++] = PAGEDCL_TIER_NV_MMA;
+    if (info.tier == PAGEDCL_TIER_NV_WGMMA)
+        tiers[count++] = PAGEDCL_TIER_NV_WGMMA;
     return count;
 }
 
-pagedcl_tier fixture_tier_of_operators(pagedcl_tier tier) {
-    return tier == PAGEDCL_TIER_NV_MMA ? PAGEDCL_TIER_AUTO : tier;
+pagedcl_status fixture_attn_create(pagedcl_device *device, pagedcl_attn_desc *desc, pagedcl_tier tier,
+                                   pagedcl_attn **attn) {
+    desc->tier = tier;
+    pagedcl_status status = pagedcl_attn_create(device, desc, attn);
+    while (status == PAGEDCL_UNSUPPORTED && desc->tier >= PAGEDCL_TIER_NV_MMA) {
+        desc->tier = desc->tier == PAGEDCL_TIER_NV_WGMMA ? PAGEDCL_TIER_NV_MMA : PAGEDCL_TIER_PORTABLE;
+        status = pagedcl_attn_create(device, desc, attn);
+    }
+    return status;
 }
 
 void *fixture_alloc(size_t bytes) {

@@ -3,6 +3,7 @@
 #ifndef FIXTURE_H
 #define FIXTURE_H
 
+#include <pagedcl/attn.h>
 #include <pagedcl/device.h>
 
 #include <stdbool.h>
@@ -14,8 +15,9 @@ pagedcl_device *fixture_open(void);
 enum { FIXTURE_MAX_TIERS = 3 };
 int fixture_tiers(const pagedcl_device *device, pagedcl_tier tiers[FIXTURE_MAX_TIERS]);
 
-/* What to ask an operator for: nv_mma serves some, and is what the device chooses for them. */
-pagedcl_tier fixture_tier_of_operators(pagedcl_tier tier);
+/* pagedcl_attn_create in a tier, or, where that does not serve the operator, in the next simpler one that does. */
+pagedcl_status fixture_attn_create(pagedcl_device *device, pagedcl_attn_desc *desc, pagedcl_tier tier,
+                                   pagedcl_attn **attn);
 
 /* malloc that ends the test instead of returning NULL; never NULL for 0 bytes. */
 void *fixture_alloc(size_t bytes);

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matrices in local memory as products of a warpgroup read them, and a ring of them that a warp or more fill with keys and
+ * values while warpgroups work. A matrix is panels of 64 columns, a panel rows of 128 bytes, swizzled as matrix_at() of
+ * nv/warpgroup.h has it.
+ *
+ * The ring has TUNE_STAGES stages, each a tile of TUNE_KEYS keys and their values. It runs through all tiles of all
+ * problems of a work-group, one behind the other. Each stage has four barriers: its keys are there, its
+ * values are, its keys are not needed any more, its values are not.
+ */
+#ifndef NV_PANELS_H
+#define NV_PANELS_H
+
+#include "nv/rows.h"
+#include "nv/warpgroup.h"
+
+#define WARPGROUPS (TUNE_ROWS / 64)
+#define WORKERS (WARPGROUPS * WARPGROUP)
+#define FETCHERS (TUNE_WG - WORKERS)
+#define FETCH_WARPS (FETCHERS / 32)
+#define FETCH_TURNS (FETCH_WARPS / 2)
+
+#define PANEL_COLUMNS 64
+#define PANEL_PIECES (PANEL_COLUMNS / 8)
+#define K_PANELS ((HEAD_DIM + PANEL_COLUMNS - 1) / PANEL_COLUMNS)
+#define V_PANELS ((HEAD_DIM_V + PANEL_COLUMNS - 1) / PANEL_COLUMNS)
+
+/* Sizes in bytes. */
+#define PANEL_ROW 128
+#define TILE_PANEL (TUNE_KEYS * PANEL_ROW)
+#define K_STAGE (K_PANELS * TILE_PANEL)
+#define V_STAGE (V_PANELS * TILE_PANEL)
+#define ZEROS 1024
+#define RING_BYTES (TUNE_STAGES * (K_STAGE + V_STAGE))
+
+/* Where a row's piece of 16 bytes is in a matrix of so many bytes a panel. */
+static int panel_at(int panel_bytes, int row, int piece) {
+    return piece / PANEL_PIECES * panel_bytes + row * PANEL_ROW + ((piece % PANEL_PIECES) ^ (row & 7)) * 16;
+}
+
+/* The keys of a problem. */
+typedef struct key_range {
+    int begin, end;           /* that some row sees */
+    int full_begin, full_end; /* that all rows see */
+    int start;                /* of the first tile */
+    int num_tiles;            /* 1 at least */
+} key_range;
+
+static key_range range_of(const attn_problem *p) {
+    const int last_row = min(p->first_row + TUNE_ROWS, p->num_rows) - 1;
+    key_range r;
+    r.begin = problem_low(p, p->first_row);
+    r.end = problem_high(p, last_row);
+    r.full_begin = problem_low(p, last_row);
+    r.full_end = min(problem_high(p, p->first_row), WITH_TREE ? p->k_len - p->q_len : p->k_len);
+    r.start = r.begin / TUNE_KEYS * TUNE_KEYS;
+    r.num_tiles = max((r.end - r.start + TUNE_KEYS - 1) / TUNE_KEYS, 1);
+    return r;
+}
+
+/* Whether all rows see all keys of the tile whose first is at `first`, as far as there are keys. */
+static bool all_see(const attn_problem *p, const key_range *range, int first) {
+    return max(first, range->begin) >= range->full_begin && min(first + TUNE_KEYS, p->key_end) <= range->full_end;
+}
+
+typedef struct key_ring {
+    __local uchar *keys, *values; /* of all stages */
+    __local ulong *rows;          /* [FETCH_WARPS][TUNE_KEYS]: where a warp's rows come from */
+    __local ulong *barriers;      /* [4][TUNE_STAGES] */
+    __local uchar *zeros;         /* [ZEROS] */
+    __local int *hides_special;   /* [TUNE_STAGES]: whether a value that some row does not see is infinite or NaN */
+} key_ring;
+
+enum { KEYS_THERE, VALUES_THERE, KEYS_DONE, VALUES_DONE };
+
+/* The stage of a tile, and the parity of its phase there. */
+typedef struct ring_place {
+    int stage;
+    uint parity;
+} ring_place;
+
+static ring_place ring_further(ring_place at, int tiles) {
+    at.stage += tiles;
+    if (at.stage >= TUNE_STAGES) {
+        at.stage -= TUNE_STAGES;
+        at.parity ^= 1;
+    }
+    return at;
+}
+
+static uint ring_barrier(key_ring ring, int which, ring_place at) {
+    return local_address(ring.barriers + which * TUNE_STAGES + at.stage);
+}
+static __local uchar *ring_keys(key_ring ring, ring_place at) {
+    return ring.keys + at.stage * K_STAGE;
+}
+static __local uchar *ring_values(key_ring ring, ring_place at) {
+    return ring.values + at.stage * V_STAGE;
+}
+
+/* By one work-item, before a barrier of all. */
+static void ring_init(key_ring ring) {
+    for (int i = 0; i < 4 * TUNE_STAGES; i++)
+        mbarrier_init(local_address(ring.barriers + i), i < KEYS_DONE * TUNE_STAGES ? 1 : WORKERS / 32);
+}
+
+/* Zeros where they are to be: in ring.zeros, and in the columns of keys behind the last, up to a whole step of the products;
+   by all, before a barrier of all. */
+static void ring_fill_up(key_ring ring) {
+    for (int i = get_local_id(0); i < ZEROS / 16; i += TUNE_WG)
+        tile_store8((__local ushort *)(ring.zeros + i * 16), 0);
+#if HEAD_DIM % 16
+    for (int i = get_local_id(0); i < TUNE_STAGES * TUNE_KEYS; i += TUNE_WG)
+        tile_store8((__local ushort *)(ring.keys + i / TUNE_KEYS * K_STAGE +
+                                       panel_at(TILE_PANEL, i % TUNE_KEYS, HEAD_DIM / 8)),
+                    0);
+#endif
+    fence_products();
+}
+
+/* Begins to copy a tile's rows, `vectors` pieces of each. By a warp. */
+#define FETCH_ROWS(to, rows, vectors)                                                                     \
+    do {                                                                                                  \
+        _Pragma("unroll 8") for (int i = 0; i < TUNE_KEYS * (vectors) / 32; i++) {                        \
+            const int key = (i * 32 + lane) / (vectors), piece = (i * 32 + lane) % (vectors);             \
+            const ulong from = (rows)[key];                                                               \
+            copy_begin16((to) + panel_at(TILE_PANEL, key, piece), (const __global ushort *)from + piece * 8, \
+                         from != 0);                                                                      \
+        }                                                                                                 \
+    } while (0)
+
+/* The same through registers, for rows that are not aligned. first: position of the tile's first key. */
+static void fetch_unaligned(const attn_problem *p, __local uchar *to, bool of_keys, int begin, int first, int lane) {
+    const int vectors = of_keys ? K_VECTORS : V_VECTORS;
+    for (int i = lane; i < TUNE_KEYS * vectors; i += 32) {
+        const int key = i / vectors, piece = i % vectors, position = first + key;
+        const bool inside = position >= begin && position < p->key_end && problem_has(p, position);
+        float8 x = 0;
+        if (inside)
+            x = of_keys ? key8(p, position, piece * 8) : value8(p, position, piece * 8);
+        tile_store8((__local ushort *)(to + panel_at(TILE_PANEL, key, piece)), x);
+    }
+}
+
+/* Whether a value of the tile that some row does not see is infinite or NaN. By a warp. */
+static bool find_special(const attn_problem *p, const key_range *range, int first, const __local uchar *values,
+                         int lane) {
+    if (all_see(p, range, first))
+        return false;
+    const ushort exponent = IS_BFLOAT16(KV) ? 0x7f80 : 0x7c00;
+    const int to = min(first + TUNE_KEYS, p->key_end);
+    const int begin = first < range->full_begin ? first : max(first, range->full_end);
+    const int end = to > range->full_end ? to : min(range->full_begin, to);
+    bool special = false;
+    for (int i = lane; i < (end - begin) * V_VECTORS; i += 32) {
+        const int key = begin - first + i / V_VECTORS;
+        const ushort8 x = *(const __local ushort8 *)(values + panel_at(TILE_PANEL, key, i % V_VECTORS));
+        special = special || any((x & exponent) == exponent);
+    }
+    return any_lane(special);
+}
+
+static void find_rows(const attn_problem *p, bool of_keys, int begin, int first, __local ulong *rows, int lane) {
+#pragma unroll
+    for (int i = lane; i < TUNE_KEYS; i += 32)
+        rows[i] = find_row(p, of_keys, begin, first + i);
+}
+
+/*
+ * What a fetching warp does for a problem, whose first tile is at `at`: of every FETCH_WARPS / 2 tiles it fetches the keys
+ * of one, or the values. It waits for its copies before it goes on, so that the fence behind them is its own and not the
+ * workers'; meanwhile it finds its next rows. turn: which of those tiles is its next; returns that of the next problem.
+ */
+static int ring_fetch(const attn_problem *p, const key_range *range, key_ring ring, ring_place at, int turn) {
+    const int warp = (int)get_local_id(0) / 32 - WORKERS / 32, lane = get_local_id(0) % 32;
+    const bool of_keys = warp % 2 == 0;
+    const int there = of_keys ? KEYS_THERE : VALUES_THERE, done = of_keys ? KEYS_DONE : VALUES_DONE;
+    __local ulong *rows = ring.rows + warp * TUNE_KEYS;
+    const bool aligned = keys_are_aligned(p);
+    int t = turn;
+    at = ring_further(at, turn);
+    find_rows(p, of_keys, range->begin, range->start + t * TUNE_KEYS, rows, lane);
+    for (; t < range->num_tiles; t += FETCH_TURNS) {
+        __local uchar *to = of_keys ? ring_keys(ring, at) : ring_values(ring, at);
+        warp_barrier();
+        mbarrier_wait(ring_barrier(ring, done, at), at.parity ^ 1);
+        if (!aligned)
+            fetch_unaligned(p, to, of_keys, range->begin, range->start + t * TUNE_KEYS, lane);
+        else if (of_keys)
+            FETCH_ROWS(local_address(to), rows, K_VECTORS);
+        else
+            FETCH_ROWS(local_address(to), rows, V_VECTORS);
+        copy_commit();
+        warp_barrier();
+        find_rows(p, of_keys, range->begin, range->start + (t + FETCH_TURNS) * TUNE_KEYS, rows, lane);
+        COPY_WAIT(0);
+        fence_products();
+        warp_barrier();
+        if (!of_keys) {
+            const bool special = find_special(p, range, range->start + t * TUNE_KEYS, to, lane);
+            if (lane == 0)
+                ring.hides_special[at.stage] = special;
+        }
+        if (lane == 0)
+            mbarrier_arrive(ring_barrier(ring, there, at));
+        at = ring_further(at, FETCH_TURNS);
+    }
+    return t - range->num_tiles;
+}
+
+#endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Varlen attention of tier nv_wgmma, as attn_varlen, by matrix products of warpgroups. A work-group takes one problem
- * after the other: TUNE_ROWS rows, 64 for each of its warpgroups, over all their keys, in tiles of TUNE_KEYS. The warps
- * behind the warpgroups fetch keys and values (nv/panels.h), of the next problems too while the last of one is worked on.
+ * after the other: TUNE_ROWS rows, 64 for each of its warpgroups, over all their keys, in tiles of TUNE_KEYS. The
+ * warps behind the warpgroups fetch keys and values (nv/panels.h), of the next problems too while the last of one is
+ * worked on.
  *
  * While a warpgroup multiplies the weights of one tile with its values, and q with the keys of the next tile, it makes
  * weights from the scores that are there. Weights are rounded to the element of V.
@@ -79,10 +80,11 @@
 #define Q_PANEL (64 * PANEL_ROW)
 #define Q_BYTES (K_PANELS * Q_PANEL)
 
-#define MEMORY_BYTES (RING_BYTES + WARPGROUPS * Q_BYTES + ZEROS + FETCH_WARPS * TUNE_KEYS * 8 + TUNE_STAGES * (4 * 8 + 16))
+#define MEMORY_BYTES                                                                                                   \
+    (RING_BYTES + WARPGROUPS * Q_BYTES + ZEROS + FETCH_WARPS * TUNE_KEYS * 8 + TUNE_STAGES * (4 * 8 + 16))
 
-/* Reads the problem that a work-group takes in a round, if there is one. They fall in length: every second round goes the
-   other way, so that no group has the longer one each time. */
+/* Reads the problem that a work-group takes in a round, if there is one. They fall in length: every second round goes
+   the other way, so that no group has the longer one each time. */
 static bool read_problem(attn_problem *p, const __global int *plan, int2 sections, int round, int num_problems) {
     const int groups = get_num_groups(0), group = get_group_id(0);
     const long index = (long)round * groups + (round % 2 == 0 ? group : groups - 1 - group);
@@ -136,8 +138,8 @@ static void begin_scores(float *scores, uint q_address, uint keys_address) {
     products_commit();
 }
 
-/* Begins acc += weights * values. `values`: where the tile's are, and 1; or where 1 KiB of zeros is, and 0, which is a tile
-   of zeros. */
+/* Begins acc += weights * values. `values`: where the tile's are, and 1; or where 1 KiB of zeros is, and 0, which is
+   a tile of zeros. */
 static void begin_results(float *acc, const uint (*weights)[4], uint address, uint stride) {
     const ulong values = matrix_at(address, TILE_PANEL * stride, 1024 * stride);
     products_begin();

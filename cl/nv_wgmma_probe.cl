@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a device has the instructions of tier nv_wgmma, and they do what they are taken to do: c = a * b^T of matrices
- * a [64, 16] and b [16, 16] of elements, c [64, 16] of floats. Launch: one work-group of 128.
+ * Whether a device has the instructions of tier nv_wgmma, and they do what they are taken to do: c = a * b^T of
+ * matrices a [64, 16] and b [16, 16] of elements, c [64, 16] of floats. Launch: one work-group of 128.
  */
 #include "nv/warpgroup.h"
 

@@ -404,7 +404,8 @@ static bool build_nv_tier(pagedcl_attn *attn) {
     if (status == PAGEDCL_SUCCESS && fits)
         return true;
     pcl_log(attn->device, PAGEDCL_LOG_WARNING, "an operator runs as %s, not %s: %s",
-            pagedcl_tier_name(simpler(attn->desc.tier)), pagedcl_tier_name(attn->desc.tier), status != PAGEDCL_SUCCESS ? pagedcl_last_error() : "its kernels have too many registers");
+            pagedcl_tier_name(simpler(attn->desc.tier)), pagedcl_tier_name(attn->desc.tier),
+            status != PAGEDCL_SUCCESS ? pagedcl_last_error() : "its kernels have too many registers");
     release_programs(attn);
     return false;
 }

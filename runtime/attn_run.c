@@ -115,8 +115,7 @@ static pagedcl_status enqueue_varlen(const pagedcl_attn *attn, const pagedcl_pla
         groups = groups * kv_heads < units ? groups * kv_heads : units;
         kv_heads = 1;
     }
-    return pcl_launch_groups(chain, &arguments, groups, kv_heads,
-                             (size_t)attn->tuning[PCL_ATTN_VARLEN].work_group);
+    return pcl_launch_groups(chain, &arguments, groups, kv_heads, (size_t)attn->tuning[PCL_ATTN_VARLEN].work_group);
 }
 
 static pagedcl_status enqueue_merge(const pagedcl_attn *attn, const pagedcl_plan *plan, const pagedcl_attn_args *args,

@@ -127,8 +127,7 @@ pcl_attn_tuning pcl_attn_tune_wgmma(int64_t local_memory, const pagedcl_attn_des
     /* As many rows as the registers allow, since each tile of keys is read once for them: three warpgroups of 64, or two
        where results are wide; another fetches. */
     const int32_t rows = desc->head_dim_v > 128 ? 128 : 192;
-    pcl_attn_tuning tuning = {
-        .work_group = rows * 2 + 128, .rows = rows, .few_rows = rows, .keys = 64, .stages = 5};
+    pcl_attn_tuning tuning = {.work_group = rows * 2 + 128, .rows = rows, .few_rows = rows, .keys = 64, .stages = 5};
     while (tuning.stages > 0 && wgmma_memory(&tuning, desc) > local_memory)
         tuning.stages = tuning.stages > 2 ? tuning.stages - 1 : 0;
     return tuning;

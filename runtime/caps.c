@@ -129,8 +129,9 @@ static void choose_tier(cl_device_id id, pagedcl_device_info *info) {
         refusal = "the device is big-endian";
     info->usable = refusal == NULL;
     info->tier = PAGEDCL_TIER_PORTABLE;
-    const char *reason = "runs on every device; cpu is for devices of type CPU, nv_mma and nv_wgmma for NVIDIA's GPUs from "
-                         "compute capability 8.0 on";
+    const char *reason =
+        "runs on every device; cpu is for devices of type CPU, nv_mma and nv_wgmma for NVIDIA's GPUs from "
+        "compute capability 8.0 on";
     int capability = pcl_nv_capability(id);
     char nv_reason[128];
     if (info->kind == PAGEDCL_DEVICE_CPU) {

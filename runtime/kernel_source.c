@@ -8,20 +8,20 @@
 #include <string.h>
 
 /* X(kernel): the kernels that the build embeds. */
-#define KERNELS(X)  \
-    X(attn_append)  \
-    X(attn_decode)  \
-    X(attn_merge)   \
-    X(attn_tables)  \
-    X(attn_varlen)  \
+#define KERNELS(X)       \
+    X(attn_append)       \
+    X(attn_decode)       \
+    X(attn_merge)        \
+    X(attn_tables)       \
+    X(attn_varlen)       \
     X(attn_varlen_wgmma) \
-    X(cache_copy)   \
-    X(cache_gather) \
-    X(cache_wipe)   \
-    X(cache_write)  \
-    X(host_pool)    \
-    X(merge)        \
-    X(nv_probe) \
+    X(cache_copy)        \
+    X(cache_gather)      \
+    X(cache_wipe)        \
+    X(cache_write)       \
+    X(host_pool)         \
+    X(merge)             \
+    X(nv_probe)          \
     X(nv_wgmma_probe)
 
 #define DECLARE_SOURCE(kernel) extern const char pcl_source_##kernel[];

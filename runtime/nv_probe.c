@@ -68,8 +68,7 @@ static cl_int launch(const pagedcl_device *device, const probe *by, cl_kernel ke
     for (cl_uint i = 0; i < 3 && code == CL_SUCCESS; i++)
         code = clSetKernelArg(kernel, i, sizeof buffers[i], &buffers[i]);
     if (code == CL_SUCCESS)
-        code = clEnqueueNDRangeKernel(device->queue, kernel, 1, NULL, &by->work_group, &by->work_group, 0, NULL,
-                                      NULL);
+        code = clEnqueueNDRangeKernel(device->queue, kernel, 1, NULL, &by->work_group, &by->work_group, 0, NULL, NULL);
     if (code == CL_SUCCESS)
         code = clFinish(device->queue);
     if (code == CL_SUCCESS)

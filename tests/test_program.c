@@ -7,10 +7,10 @@
 
 #include "device.h"
 #include "kernel_source.h"
+#include "program.h"
 #include "program_disk.h"
 #include "thread.h"
 
-#include <pagedcl/program.h>
 #include <pagedcl/version.h>
 
 #include <glob.h>
@@ -41,6 +41,24 @@ static cl_int run_constant(pagedcl_device *device, cl_program program) {
 }
 
 /* ---- building ---- */
+
+/* A driver whose binaries are not PTX cannot have instructions of Hopper; programs beside it do not survive either. */
+Test(program, one_for_hopper_needs_ptx) {
+    pagedcl_device *device = fixture_open();
+    if (device->nv_capability > 0)
+        cr_skip_test("the binaries of NVIDIA's driver are PTX");
+    const pagedcl_program_desc descs[] = {{.name = "plain", .source = constant_source, .options = "-DVALUE=1"},
+                                          {.name = "hopper", .source = constant_source, .options = "-DVALUE=2"}};
+    const bool for_hopper[] = {false, true};
+    cl_program programs[2] = {NULL};
+    expect_refused(pcl_programs_build(device, descs, for_hopper, 2, programs), PAGEDCL_UNSUPPORTED, "not PTX");
+    cr_assert(programs[0] == NULL && programs[1] == NULL);
+    expect_ok(pcl_programs_build(device, descs, NULL, 2, programs));
+    cr_assert_eq(run_constant(device, programs[1]), 2);
+    for (int i = 0; i < 2; i++)
+        expect_cl(clReleaseProgram(programs[i]));
+    pagedcl_device_destroy(device);
+}
 
 /* B110: the same source text with other options is another program. */
 Test(program, several_at_once_keep_their_own_options) {

@@ -3,12 +3,12 @@
  * Attention by a work-group, tier nv_mma: TUNE_ROWS rows of a problem against tiles of TUNE_KEYS keys, by the matrix
  * instructions of NVIDIA's GPUs. Online softmax in base 2, as lib/attn_tile.h.
  *
- * A warp takes TUNE_WARP_ROWS rows, in tiles of 16. Where the rows are fewer than the warps, as in decode, these divide
- * the keys of a tile too; then each has results of its own, which are merged in the end. K and V lie in a ring of
- * TUNE_STAGES tiles in local memory (nv/ring.h); while one is worked on, the next are on their way.
+ * A warp takes TUNE_WARP_ROWS rows, in tiles of 16. Where the rows are fewer than the warps, as in decode, these
+ * divide the keys of a tile too; then each has results of its own, which are merged in the end. K and V lie in a ring
+ * of TUNE_STAGES tiles in local memory (nv/ring.h); while one is worked on, the next are on their way.
  *
- * Weights are rounded to the element of V for the product. Where the result is float32 they are cut into two such parts,
- * and so is q where it was rotated: then nothing is lost.
+ * Weights are rounded to the element of V for the product. Where the result is float32 they are cut into two such
+ * parts, and so is q where it was rotated: then nothing is lost.
  */
 #ifndef NV_ATTN_TILE_H
 #define NV_ATTN_TILE_H
@@ -103,8 +103,8 @@ static void tile_load_q(const attn_problem *p, const __global STORAGE(Q) * q, lo
     }
 }
 
-/* A lane's row of four matrices that are 16 rows x 16 columns together: its place in elements. Those of K are taken as the
-   columns of B, those of A and of V by rows. */
+/* A lane's row of four matrices that are 16 rows x 16 columns together: its place in elements. Those of K are taken
+   as the columns of B, those of A and of V by rows. */
 static int lane_place_k(int lane, int pitch) {
     return (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8;
 }

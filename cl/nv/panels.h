@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matrices in local memory as products of a warpgroup read them, and a ring of them that a warp or more fill with keys and
- * values while warpgroups work. A matrix is panels of 64 columns, a panel rows of 128 bytes, swizzled as matrix_at() of
- * nv/warpgroup.h has it.
+ * Matrices in local memory as products of a warpgroup read them, and a ring of them that a warp or more fill with keys
+ * and values while warpgroups work. A matrix is panels of 64 columns, a panel rows of 128 bytes, swizzled as
+ * matrix_at() of nv/warpgroup.h has it.
  *
  * The ring has TUNE_STAGES stages, each a tile of TUNE_KEYS keys and their values. It runs through all tiles of all
- * problems of a work-group, one behind the other. Each stage has four barriers: its keys are there, its
- * values are, its keys are not needed any more, its values are not.
+ * problems of a work-group, one behind the other. Each stage has four barriers: its keys are there, its values are,
+ * its keys are not needed any more, its values are not.
  */
 #ifndef NV_PANELS_H
 #define NV_PANELS_H
@@ -104,8 +104,8 @@ static void ring_init(key_ring ring) {
         mbarrier_init(local_address(ring.barriers + i), i < KEYS_DONE * TUNE_STAGES ? 1 : WORKERS / 32);
 }
 
-/* Zeros where they are to be: in ring.zeros, and in the columns of keys behind the last, up to a whole step of the products;
-   by all, before a barrier of all. */
+/* Zeros where they are to be: in ring.zeros, and in the columns of keys behind the last, up to a whole step of the
+   products; by all, before a barrier of all. */
 static void ring_fill_up(key_ring ring) {
     for (int i = get_local_id(0); i < ZEROS / 16; i += TUNE_WG)
         tile_store8((__local ushort *)(ring.zeros + i * 16), 0);
@@ -167,9 +167,10 @@ static void find_rows(const attn_problem *p, bool of_keys, int begin, int first,
 }
 
 /*
- * What a fetching warp does for a problem, whose first tile is at `at`: of every FETCH_WARPS / 2 tiles it fetches the keys
- * of one, or the values. It waits for its copies before it goes on, so that the fence behind them is its own and not the
- * workers'; meanwhile it finds its next rows. turn: which of those tiles is its next; returns that of the next problem.
+ * What a fetching warp does for a problem, whose first tile is at `at`: of every FETCH_WARPS / 2 tiles it fetches the
+ * keys of one, or the values. It waits for its copies before it goes on, so that the fence behind them is its own and
+ * not the workers'; meanwhile it finds its next rows. turn: which of those tiles is its next; returns that of the next
+ * problem.
  */
 static int ring_fetch(const attn_problem *p, const key_range *range, key_ring ring, ring_place at, int turn) {
     const int warp = (int)get_local_id(0) / 32 - WORKERS / 32, lane = get_local_id(0) % 32;

@@ -56,8 +56,8 @@ static ulong ring_find_row(const attn_problem *p, int begin, int first, int i) {
 #define PIECE_ELEMENT(i, vectors) \
     (TUNE_WG % (vectors) == 0 ? (int)get_local_id(0) % (vectors)*8 : ((int)get_local_id(0) + (i)*TUNE_WG) % (vectors)*8)
 
-/* Begins to load the tile whose first key is at position `first`: by asynchronous copies; new keys, and rows that are not
-   aligned, at once. */
+/* Begins to load the tile whose first key is at position `first`: by asynchronous copies; new keys, and rows that are
+   not aligned, at once. */
 static void ring_fetch(const attn_problem *p, int begin, int first, bool aligned, __local ushort *stage,
                        const __local ulong *rows) {
     /* Keys of the tile from skip_first to skip_end - 1 are not copied. */

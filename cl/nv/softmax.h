@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Online softmax in base 2, as in lib/attn_tile.h, of what the lanes of a warp have of matrix products: ROW_TILES tiles of
- * 16 rows, against KEY_TILES tiles of 8 keys; V_STEPS steps of 16 elements of the results.
+ * Online softmax in base 2, as in lib/attn_tile.h, of what the lanes of a warp have of matrix products: ROW_TILES
+ * tiles of 16 rows, against KEY_TILES tiles of 8 keys; V_STEPS steps of 16 elements of the results.
  */
 #ifndef NV_SOFTMAX_H
 #define NV_SOFTMAX_H
@@ -16,8 +16,8 @@ typedef struct lane_rows {
     float lane_sum[ROW_TILES][2];
 } lane_rows;
 
-/* Scores from products, which are scaled to base 2 where the softmax does not do that. first: the position of the warp's
-   first key. */
+/* Scores from products, which are scaled to base 2 where the softmax does not do that. first: the position of the
+   warp's first key. */
 static void tile_scores(const attn_problem *p, int warp_row, int first, float scale, float (*scores)[KEY_TILES][4]) {
     const int lane = get_local_id(0) % 32;
 #pragma unroll
@@ -56,8 +56,8 @@ static void rows_begin(lane_rows *own) {
     }
 }
 
-/* Weights from scores, which count `scale` times, above 0, in their place. rescale: what accumulated before counts with the
-   new maximum; whether that is not 1 for some row of the warp. */
+/* Weights from scores, which count `scale` times, above 0, in their place. rescale: what accumulated before counts
+   with the new maximum; whether that is not 1 for some row of the warp. */
 static bool tile_softmax(lane_rows *own, float scale, float (*scores)[KEY_TILES][4], float (*rescale)[2]) {
     bool changed = false;
 #pragma unroll

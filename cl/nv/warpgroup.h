@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Instructions of NVIDIA's GPUs of compute capability 9.0, in the words of the PTX ISA: matrix products of a warpgroup,
- * which is 4 warps from a multiple of 4 on, and barriers in local memory. The driver compiles OpenCL C for a target that
- * has none of the products: they are comments for it, behind HOPPER, until runtime/ptx.c shows them to the assembler.
+ * Instructions of NVIDIA's GPUs of compute capability 9.0, in the words of the PTX ISA: matrix products of a
+ * warpgroup, which is 4 warps from a multiple of 4 on, and barriers in local memory. The driver compiles OpenCL C for
+ * a target that has none of the products: they are comments for it, behind HOPPER, until runtime/ptx.c shows them to
+ * the assembler.
  *
- * A warpgroup has 64 rows of a product, each of its warps 16. The accumulators of warp w, lane l, columns 8 j ..: 4 floats
- * as of mma() in nv/warp.h. A product runs on while other instructions do: what it reads and writes is touched after a
- * wait only. Local memory that was written by other instructions it sees after fence_products().
+ * A warpgroup has 64 rows of a product, each of its warps 16. The accumulators of warp w, lane l, columns 8 j ..: 4
+ * floats as of mma() in nv/warp.h. A product runs on while other instructions do: what it reads and writes is touched
+ * after a wait only. Local memory that was written by other instructions it sees after fence_products().
  */
 #ifndef NV_WARPGROUP_H
 #define NV_WARPGROUP_H
@@ -60,20 +61,21 @@
 #define STRING_OF(x) #x
 #define STRING(x) STRING_OF(x)
 
+#define WGMMA(columns) "wgmma.mma_async.sync.aligned.m64n" STRING(columns) "k16.f32." PTX(KV) "." PTX(KV) " {"
+
 /*
  * c = a * b^T, or c += where `add`: c float[columns / 2], a 64 rows and b `columns` rows of 16 elements, both by
  * descriptors. columns is a number, a multiple of 16 up to 256.
  */
 #define PRODUCT(columns, c, a, b, add)                                                                                 \
-    asm volatile(HOPPER "{ .reg .pred add; setp.ne.s32 add, %[ADD], 0; wgmma.mma_async.sync.aligned.m64n" STRING(      \
-                     columns) "k16.f32." PTX(KV) "." PTX(KV) " {" REGISTERS(columns) "}, %[A], %[B], add, 1, 1, 0, 0; }" \
+    asm volatile(HOPPER "{ .reg .pred add; setp.ne.s32 add, %[ADD], 0; " WGMMA(columns)                                \
+                     REGISTERS(columns) "}, %[A], %[B], add, 1, 1, 0, 0; }"                                            \
                  : OPERANDS(columns)(c)                                                                                \
                  : [A] "l"(a), [B] "l"(b), [ADD] "r"(add))
 
 /* c += a * b: a a fragment as of mma(), b 16 rows of `columns` elements. */
 #define PRODUCT_OF_REGISTERS(columns, c, a, b)                                                                         \
-    asm volatile(HOPPER "wgmma.mma_async.sync.aligned.m64n" STRING(columns) "k16.f32." PTX(KV) "." PTX(                \
-                     KV) " {" REGISTERS(columns) "}, {%[A0],%[A1],%[A2],%[A3]}, %[B], 1, 1, 1, 1;"                     \
+    asm volatile(HOPPER WGMMA(columns) REGISTERS(columns) "}, {%[A0],%[A1],%[A2],%[A3]}, %[B], 1, 1, 1, 1;"            \
                  : OPERANDS(columns)(c)                                                                                \
                  : [A0] "r"((a)[0]), [A1] "r"((a)[1]), [A2] "r"((a)[2]), [A3] "r"((a)[3]), [B] "l"(b))
 
@@ -96,9 +98,9 @@ static void fence_products(void) {
 }
 
 /*
- * A matrix in local memory: rows of 64 elements, 128 bytes, of which row r has its 16-byte piece i where piece i ^ r % 8
- * would be; every 8 rows begin at a multiple of 1024, `rows_of_8` further than those before. Where rows are what is summed
- * up over, the next 64 columns are `columns_of_64` bytes further.
+ * A matrix in local memory: rows of 64 elements, 128 bytes, of which row r has its 16-byte piece i where piece i ^ r %
+ * 8 would be; every 8 rows begin at a multiple of 1024, `rows_of_8` further than those before. Where rows are what is
+ * summed up over, the next 64 columns are `columns_of_64` bytes further.
  */
 static ulong matrix_at(uint address, uint columns_of_64, uint rows_of_8) {
     const uint swizzle_128 = 1u << 30;
@@ -111,8 +113,8 @@ static ulong matrix_further(ulong matrix, uint bytes) {
     return as_ulong((uint2)(words.x + (bytes >> 4), words.y));
 }
 
-/* A barrier of 8 bytes in local memory: a phase ends when `count` arrivals are there, and the next, of the other parity,
-   begins. */
+/* A barrier of 8 bytes in local memory: a phase ends when `count` arrivals are there, and the next, of the other
+   parity, begins. */
 static void mbarrier_init(uint at, int count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(at), "r"(count) : "memory");
 }
@@ -137,8 +139,8 @@ static void mbarrier_wait(uint at, uint parity) {
     } while (done == 0);
 }
 
-/* From now on the warps of a warpgroup have that many registers, a multiple of 8: fewer, or more, for which others have to
-   have gone down. */
+/* From now on the warps of a warpgroup have that many registers, a multiple of 8: fewer, or more, for which others
+   have to have gone down. */
 #define REGISTERS_DOWN_TO(count) asm volatile(HOPPER "setmaxnreg.dec.sync.aligned.u32 " STRING(count) ";")
 #define REGISTERS_UP_TO(count) asm volatile(HOPPER "setmaxnreg.inc.sync.aligned.u32 " STRING(count) ";")
 

@@ -15,7 +15,7 @@ from . import _library, _opencl
 from ._library import lib
 from .arrays import DeviceArray, view
 
-_TIERS = {"auto": 0, "portable": 1, "cpu": 2, "nv_mma": 3}
+_TIERS = {"auto": 0, "portable": 1, "cpu": 2, "nv_mma": 3, "nv_wgmma": 4}
 _LOG_LEVELS = ("info", "warning", "error")
 
 # Devices may log as long as anything made on them lives, so the callbacks stay.
@@ -60,7 +60,7 @@ class Device:
 
     selector: as `pagedcl devices` and `pagedcl_device_open` have it: "gpu", "cpu", "nvidia", "P:D", a part of a name;
     None: the environment's PAGEDCL_DEVICE, else the best.
-    tier: "auto", "portable", "cpu" or "nv_mma". cache_dir: folder of built programs; tuning: file of a tuning database;
+    tier: "auto", "portable", "cpu", "nv_mma" or "nv_wgmma". cache_dir: folder of built programs; tuning: file of a tuning database;
     "" for none of it.
     log: called with a level ("info", "warning", "error") and a text.
 

@@ -119,8 +119,9 @@ pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *
 /* MEMORY_BYTES of cl/attn_varlen_wgmma.cl. */
 static int64_t wgmma_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
     const int64_t panel_row = 128, k_panels = (desc->head_dim + 63) / 64, v_panels = (desc->head_dim_v + 63) / 64;
-    return tuning->stages * tuning->keys * panel_row * (k_panels + v_panels) + tuning->rows * panel_row * k_panels +
-           1024 + (int64_t)tuning->keys * 32 + (int64_t)tuning->stages * 48;
+    const int64_t rows = tuning->rows, keys = tuning->keys, stages = tuning->stages;
+    return stages * keys * panel_row * (k_panels + v_panels) + rows * panel_row * k_panels + 1024 + keys * 32 +
+           stages * 48;
 }
 
 pcl_attn_tuning pcl_attn_tune_wgmma(int64_t local_memory, const pagedcl_attn_desc *desc) {

@@ -85,13 +85,13 @@
 
 /* Reads the problem that a work-group takes in a round, if there is one. They fall in length: every second round goes
    the other way, so that no group has the longer one each time. */
-static bool read_problem(attn_problem *p, const __global int *plan, int2 sections, int round, int num_problems) {
+static bool read_problem(attn_problem *p, const __global int *plan, int2 sections, int round, long num_problems) {
     const int groups = get_num_groups(0), group = get_group_id(0);
     const long index = (long)round * groups + (round % 2 == 0 ? group : groups - 1 - group);
     if (index >= num_problems)
         return false;
-    problem_from_plan(p, plan, sections, (int)index / NUM_KV_HEADS);
-    p->kv_head = (int)index % NUM_KV_HEADS;
+    problem_from_plan(p, plan, sections, (int)(index / NUM_KV_HEADS));
+    p->kv_head = (int)(index % NUM_KV_HEADS);
     return true;
 }
 
@@ -239,7 +239,7 @@ static void store_results(const attn_problem *p, const attn_result_target *targe
 }
 
 /* The same for the problem of a round, unless that is below 0. p: of another one, whose sources are those of all. */
-static void store_round(const attn_problem *p, const __global int *plan, int2 sections, int round, int num_problems,
+static void store_round(const attn_problem *p, const __global int *plan, int2 sections, int round, long num_problems,
                         const attn_result_target *target, const lane_rows *own, int warp_row) {
     attn_problem stored = *p;
     if (round >= 0 && read_problem(&stored, plan, sections, round, num_problems))
@@ -349,7 +349,7 @@ attn_varlen_wgmma(const __global int *plan, int2 sections, const __global STORAG
     p.keys = keys;
     p.rotary = rotary;
     p.mask = mask;
-    const int num_problems = (sections.y - sections.x) / WORK_INTS * NUM_KV_HEADS;
+    const long num_problems = (long)(sections.y - sections.x) / WORK_INTS * NUM_KV_HEADS;
     ring_place at = {0, 0};
     if (warpgroup == WARPGROUPS) {
         REGISTERS_DOWN_TO(FETCH_REGISTERS);

@@ -60,8 +60,8 @@ class Device:
 
     selector: as `pagedcl devices` and `pagedcl_device_open` have it: "gpu", "cpu", "nvidia", "P:D", a part of a name;
     None: the environment's PAGEDCL_DEVICE, else the best.
-    tier: "auto", "portable", "cpu", "nv_mma" or "nv_wgmma". cache_dir: folder of built programs; tuning: file of a tuning database;
-    "" for none of it.
+    tier: "auto", "portable", "cpu", "nv_mma" or "nv_wgmma". cache_dir: folder of built programs; tuning: file of a
+    tuning database; "" for none of it.
     log: called with a level ("info", "warning", "error") and a text.
 
     Threads may use a device at the same time.

@@ -82,7 +82,7 @@ static const void *block_row(const cache_subject *s, const void *block, int64_t 
     int64_t scales = (rows * row_bytes + 3) / 4 * 4 + row * ((columns + 31) / 32) * 2;
     for (int32_t d = 0; d < columns; d++) {
         uint16_t scale;
-        memcpy(&scale, bytes + scales + d / 32 * 2, sizeof scale);
+        memcpy(&scale, bytes + scales + (int64_t)(d / 32) * 2, sizeof scale);
         int code = bytes[row * row_bytes + d / 2] >> (d % 2 * 4) & 15;
         values[d] = (float)(code < 8 ? code : code - 16) * float16_to_float(scale);
     }

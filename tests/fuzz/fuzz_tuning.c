@@ -27,7 +27,7 @@ const char *pagedcl_tier_name(pagedcl_tier tier) {
 }
 
 static void check_bounds(const pcl_attn_tuning *t) {
-    const int32_t values[] = {t->work_group, t->rows, t->keys, t->few_rows, t->warp_rows, t->stages};
+    const int32_t values[] = {t->work_group, t->rows, t->keys, t->few_rows, t->warp_rows, t->stages, t->lanes};
     int32_t most = 0;
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         MUST(values[i] >= 0 && values[i] <= 4096);

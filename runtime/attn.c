@@ -11,6 +11,7 @@
 #include "warm.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { MAX_HEAD_DIM = 576, SMALL_WORK_GROUP = 64, WORK_ITEMS_OF_A_THREAD = 16 };
@@ -378,44 +379,35 @@ static int32_t largest_work_group(const pagedcl_attn *attn) {
     return work_group;
 }
 
-/* Whether there are tuned sizes, with which the kernels build and run; if they do not, the log says why. */
-static bool build_tuned(pagedcl_attn *attn) {
+/* Builds the kernels as they are named. False when they do not build or run: the log says why the operator has `loss`. */
+static bool try_programs(pagedcl_attn *attn, const char *loss) {
     bool fits = false;
-    if (!name_variants(attn, largest_work_group(attn), true))
-        return false;
     pagedcl_status status = build_programs(attn);
     if (status == PAGEDCL_SUCCESS)
         status = fits_work_group(attn, &fits);
     if (status == PAGEDCL_SUCCESS && fits)
         return true;
-    pcl_log(attn->device, PAGEDCL_LOG_WARNING, "an operator cannot have its tuned sizes: %s",
+    pcl_log(attn->device, PAGEDCL_LOG_WARNING, "an operator %s: %s", loss,
             status != PAGEDCL_SUCCESS ? pagedcl_last_error() : "its kernels have too many registers");
     release_programs(attn);
     return false;
 }
 
-/* Whether the operator's kernels of its tier build and run; if not, the log says why. */
-static bool build_nv_tier(pagedcl_attn *attn) {
-    bool fits = false;
+/* Whether the kernels of the operator's tier for NVIDIA's GPUs build and run. */
+static bool try_nv_tier(pagedcl_attn *attn) {
+    char loss[64];
+    snprintf(loss, sizeof loss, "runs as %s, not %s", pagedcl_tier_name(simpler(attn->desc.tier)),
+             pagedcl_tier_name(attn->desc.tier));
     name_variants(attn, PCL_MAX_WORK_GROUP, false);
-    pagedcl_status status = build_programs(attn);
-    if (status == PAGEDCL_SUCCESS)
-        status = fits_work_group(attn, &fits);
-    if (status == PAGEDCL_SUCCESS && fits)
-        return true;
-    pcl_log(attn->device, PAGEDCL_LOG_WARNING, "an operator runs as %s, not %s: %s",
-            pagedcl_tier_name(simpler(attn->desc.tier)), pagedcl_tier_name(attn->desc.tier),
-            status != PAGEDCL_SUCCESS ? pagedcl_last_error() : "its kernels have too many registers");
-    release_programs(attn);
-    return false;
+    return try_programs(attn, loss);
 }
 
 /* Builds with the largest work-group that the device and then the kernels allow. */
 static pagedcl_status build(pagedcl_attn *attn, bool tier_asked) {
-    if (build_tuned(attn))
+    if (name_variants(attn, largest_work_group(attn), true) && try_programs(attn, "cannot have its tuned sizes"))
         return PAGEDCL_SUCCESS;
     for (; pcl_tier_is_nv(attn->desc.tier); attn->desc.tier = simpler(attn->desc.tier)) {
-        if (build_nv_tier(attn))
+        if (try_nv_tier(attn))
             return PAGEDCL_SUCCESS;
         if (tier_asked)
             return pcl_fail(PAGEDCL_BUILD_FAILED, "tier %s was asked for and cannot be built: the log says why",

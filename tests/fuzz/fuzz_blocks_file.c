@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 
 #include "blocks_file.h"
+#include "must.h"
 #include "support/kv_pool.h"
 #include "support/saved_file.h"
 
@@ -20,14 +21,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_FILE = 1 << 16, MAX_SEQS = 16 };
-
-#define MUST(condition)                                                                               \
-    do {                                                                                              \
-        if (!(condition)) {                                                                           \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, pagedcl_last_error()); \
-            abort();                                                                                  \
-        }                                                                                             \
-    } while (0)
 
 static int memory_file(char *path, size_t path_size) {
     int fd = memfd_create("sequences", 0);

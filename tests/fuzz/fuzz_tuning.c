@@ -3,6 +3,7 @@
  * A libFuzzer target: tuning databases. The bytes come behind a good head. What is taken has names that end and sizes
  * in their bounds, and is the same when its lines are written and read again; what is refused leaves nothing.
  */
+#include "must.h"
 #include "tuning.h"
 
 #include <pagedcl/version.h>
@@ -12,14 +13,6 @@
 #include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define MUST(condition)                                                                               \
-    do {                                                                                              \
-        if (!(condition)) {                                                                           \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, pagedcl_last_error()); \
-            abort();                                                                                  \
-        }                                                                                             \
-    } while (0)
 
 /* The family's name is not tried here, and nothing else needs OpenCL. */
 const char *pagedcl_tier_name(pagedcl_tier tier) {

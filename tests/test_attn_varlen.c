@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/attn_rig.h"
-#include "support/elements.h"
 #include "support/expect.h"
 
 #include <math.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the calls of varlen attention take and refuse: descriptions, batches, runs. */
 #include "support/attn_rig.h"
-#include "support/elements.h"
 #include "support/expect.h"
 
 #include <math.h>

@@ -184,7 +184,7 @@ static pagedcl_status write_and_rename(save *s, const char *path, const pagedcl_
     pagedcl_status status = write_file(s, seqs, num_seqs);
     if (fclose(s->file) != 0 && status == PAGEDCL_SUCCESS)
         status = pcl_fail(PAGEDCL_IO_ERROR, "cannot write %s: %s", temporary, strerror(errno));
-    if (status == PAGEDCL_SUCCESS && rename(temporary, path) != 0)
+    if (status == PAGEDCL_SUCCESS && !pcl_fs_replace(temporary, path))
         status = pcl_fail(PAGEDCL_IO_ERROR, "cannot name the file %s: %s", path, strerror(errno));
     if (status != PAGEDCL_SUCCESS)
         remove(temporary);

@@ -3,6 +3,7 @@
 
 #include "caps.h"
 #include "device_list.h"
+#include "file_system.h"
 #include "nv_probe.h"
 #include "status.h"
 #include "struct_size.h"
@@ -83,13 +84,11 @@ static pagedcl_status choose_cache_dir(const char *asked, char **dir) {
             return PAGEDCL_SUCCESS;
         *dir = join(asked, "");
     } else {
-        const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-        if (xdg != NULL && xdg[0] == '/')
-            *dir = join(xdg, "pagedcl");
-        else if (home != NULL && home[0] == '/')
-            *dir = join(home, ".cache/pagedcl");
-        else
+        char *folder = NULL;
+        if (pcl_fs_cache_folder(&folder) && folder == NULL)
             return PAGEDCL_SUCCESS;
+        *dir = folder != NULL ? join(folder, "pagedcl") : NULL;
+        free(folder);
     }
     return *dir != NULL ? PAGEDCL_SUCCESS : pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for the cache folder's name");
 }

@@ -20,6 +20,13 @@ bool pcl_fs_sync(FILE *file);
    NULL: no memory. */
 char *pcl_fs_temporary(const char *path);
 
+/* Renames a file, in the place of one that has the name. False: errno says why not. */
+bool pcl_fs_replace(const char *from, const char *to);
+
+/* The user's folder for what programs can make again, which is the caller's to free; NULL: the environment names none.
+   False: no memory. */
+bool pcl_fs_cache_folder(char **path);
+
 /* Makes the folder and those above it, for this user alone. True when they are there; false: errno says why not. */
 bool pcl_fs_make_folder(const char *path);
 

@@ -11,10 +11,16 @@
 
 #include "thread.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
+#ifdef _WIN32
+#include <windows.h>
+#else
+#include <dlfcn.h>
+#endif
 
-#ifdef __APPLE__
+#if defined(_WIN32)
+#define LOADER "OpenCL.dll"
+#elif defined(__APPLE__)
 #define LOADER "/System/Library/Frameworks/OpenCL.framework/OpenCL"
 #else
 #define LOADER "libOpenCL.so.1"
@@ -73,13 +79,35 @@ typedef struct loaded {
 static loaded opencl;
 static pcl_once once = PCL_ONCE_INIT;
 
-static void load(void) {
+/* NULL: opencl.missing says why. */
+static void *open_loader(void) {
+#ifdef _WIN32
+    void *loader = LoadLibraryA(LOADER);
+    if (loader == NULL)
+        snprintf(opencl.missing, sizeof opencl.missing, LOADER " cannot be opened: error %lu of Windows",
+                 (unsigned long)GetLastError());
+#else
     void *loader = dlopen(LOADER, RTLD_NOW | RTLD_LOCAL);
     if (loader == NULL) {
         const char *reason = dlerror();
         snprintf(opencl.missing, sizeof opencl.missing, "%s", reason != NULL ? reason : LOADER " cannot be opened");
-        return;
     }
+#endif
+    return loader;
+}
+
+static void *find(void *loader, const char *name) {
+#ifdef _WIN32
+    return (void *)GetProcAddress(loader, name);
+#else
+    return dlsym(loader, name);
+#endif
+}
+
+static void load(void) {
+    void *loader = open_loader();
+    if (loader == NULL)
+        return;
     static const struct {
         const char *name;
         void **address;
@@ -89,7 +117,7 @@ static void load(void) {
 #undef ROW
     };
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        *calls[i].address = dlsym(loader, calls[i].name);
+        *calls[i].address = find(loader, calls[i].name);
         if (*calls[i].address == NULL) {
             snprintf(opencl.missing, sizeof opencl.missing, LOADER " has no %s: it is older than OpenCL 1.2",
                      calls[i].name);
@@ -107,8 +135,12 @@ const char *pcl_opencl_missing(void) {
 /* The loader's function, by its type in the header. */
 #define LOADED(call) (*(__typeof__(call) **)&(void *){opencl.call})
 
-/* A program's own function of the name comes first. */
+/* A program's own function of the name comes first. Windows' linkers know no such thing. */
+#ifdef _WIN32
+#define OWN
+#else
 #define OWN __attribute__((weak))
+#endif
 
 /* X(function, parameters, arguments): a function that returns a code. */
 #define CODE(call, parameters, arguments)                                                 \

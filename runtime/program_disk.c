@@ -124,7 +124,8 @@ pagedcl_status pcl_disk_store(const char *dir, const char *key, const unsigned c
     if (temporary == NULL || path == NULL)
         status = pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for the name of a cache entry");
     /* The folder is the user's alone: others must not be able to plant programs. */
-    else if (!pcl_fs_make_folder(dir) || !write_entry(temporary, key, binary, size) || rename(temporary, path) != 0) {
+    else if (!pcl_fs_make_folder(dir) || !write_entry(temporary, key, binary, size) ||
+             !pcl_fs_replace(temporary, path)) {
         status = pcl_fail(PAGEDCL_IO_ERROR, "cannot write %s: %s", path, strerror(errno));
         remove(temporary);
     }

@@ -5,7 +5,11 @@
 
 #include <stdatomic.h>
 #include <time.h>
+#ifdef _WIN32
+#include <windows.h>
+#else
 #include <unistd.h>
+#endif
 
 enum { MAX_THREADS = 16 };
 
@@ -15,6 +19,14 @@ typedef struct parallel {
     void (*work)(void *arg, size_t i);
     void *arg;
 } parallel;
+
+static long count_processors(void) {
+#ifdef _WIN32
+    return (long)GetActiveProcessorCount(ALL_PROCESSOR_GROUPS);
+#else
+    return sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+}
 
 static void *worker(void *arg) {
     parallel *p = arg;
@@ -26,7 +38,7 @@ static void *worker(void *arg) {
 void pcl_parallel(size_t count, void (*work)(void *arg, size_t i), void *arg) {
     parallel p = {.count = count, .work = work, .arg = arg};
     pthread_t threads[MAX_THREADS];
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    long processors = count_processors();
     size_t wanted = processors < 1 ? 1 : processors > MAX_THREADS ? MAX_THREADS : (size_t)processors;
     if (wanted > count)
         wanted = count;

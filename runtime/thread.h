@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one place that knows the system's threads. */
+/* The one place that knows the system's threads. On Windows they are those of MinGW-w64's winpthreads. */
 #ifndef PCL_THREAD_H
 #define PCL_THREAD_H
 

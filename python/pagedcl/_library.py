@@ -12,7 +12,7 @@ from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_siz
 
 from .errors import error_for_status
 
-_FILE_NAMES = {"win32": "pagedcl.dll", "darwin": "libpagedcl.dylib"}
+_FILE_NAMES = {"win32": "libpagedcl.dll", "darwin": "libpagedcl.dylib"}
 
 
 def _load() -> ctypes.CDLL:

@@ -6,10 +6,7 @@
  * The model is a lookup: token t has the key 8000 e_t and the query e_(t / 2). One scaled score is 1000, the others are 0,
  * so what comes out is the value of token t / 2, to the bit.
  */
-#include <pagedcl/pagedcl.h>
-
-#include <stdio.h>
-#include <stdlib.h>
+#include "setup.h"
 
 enum { NUM_LAYERS = 2, NUM_HEADS = 8, NUM_KV_HEADS = 2, HEAD_DIM = 64, BLOCK_SIZE = 16, NUM_BLOCKS = 4 };
 enum { NUM_TOKENS = 60, Q_WIDTH = NUM_HEADS * HEAD_DIM, KV_WIDTH = NUM_KV_HEADS * HEAD_DIM };
@@ -18,27 +15,6 @@ enum { POOL_SIZE = NUM_BLOCKS * BLOCK_SIZE * KV_WIDTH }; /* elements of K, or of
 /* What a token brings along in a layer, and what it gets. */
 static struct activations { float q[Q_WIDTH], k[KV_WIDTH], v[KV_WIDTH]; } inputs[NUM_TOKENS][NUM_LAYERS];
 static float outputs[NUM_TOKENS][NUM_LAYERS][Q_WIDTH];
-
-static void check(pagedcl_status status) {
-    if (status != PAGEDCL_SUCCESS) {
-        fprintf(stderr, "%s: %s\n", pagedcl_status_name(status), pagedcl_last_error());
-        exit(1);
-    }
-}
-
-static void check_cl(cl_int code) {
-    if (code != CL_SUCCESS) {
-        fprintf(stderr, "OpenCL error %d\n", code);
-        exit(1);
-    }
-}
-
-static cl_mem make_buffer(cl_context context, size_t bytes) {
-    cl_int code;
-    cl_mem mem = clCreateBuffer(context, CL_MEM_READ_WRITE, bytes, NULL, &code);
-    check_cl(code);
-    return mem;
-}
 
 static void make_inputs(int32_t t, int32_t layer) {
     struct activations *in = &inputs[t][layer];

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One model on two devices in one process: each has half of the KV heads, with their query heads. Heads do not see each
- * other, so nothing goes from one device to the other; one block table and one batch serve both. The results, joined on
- * the host, are compared with those of one device that has all heads.
+ * other, so nothing goes from one device to the other; one block manager and one batch serve both. The results, joined
+ * on the host, are compared with those of one device that has all heads.
  */
-#include <pagedcl/pagedcl.h>
+#include "setup.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 enum { NUM_KV_HEADS = 4, GROUP = 4, NUM_HEADS = GROUP * NUM_KV_HEADS, HEAD_DIM = 64, BLOCK_SIZE = 16, NUM_BLOCKS = 8 };
 enum { NUM_SEQS = 3, NUM_STEPS = 4, MAX_ROWS = 64, ROW_BLOCKS = 4 };
@@ -27,20 +25,6 @@ typedef struct part {
     pagedcl_plan *plan;
     pagedcl_attn_args args;
 } part;
-
-static void check(pagedcl_status status) {
-    if (status != PAGEDCL_SUCCESS) {
-        fprintf(stderr, "%s: %s\n", pagedcl_status_name(status), pagedcl_last_error());
-        exit(1);
-    }
-}
-
-static void check_cl(cl_int code) {
-    if (code != CL_SUCCESS) {
-        fprintf(stderr, "OpenCL error %d\n", code);
-        exit(1);
-    }
-}
 
 /* The first one's neighbour; without one, the first one again, with a context and a queue of its own. */
 static pagedcl_device *open_second(const pagedcl_device *first) {
@@ -60,26 +44,14 @@ static pagedcl_device *open_second(const pagedcl_device *first) {
 
 static part make_part(pagedcl_device *device, size_t first, size_t num) {
     part p = {.first = first, .num = num, .queue = pagedcl_device_queue(device), .args = PAGEDCL_ATTN_ARGS_INIT};
-    pagedcl_cache_desc cache_desc = PAGEDCL_CACHE_DESC_INIT;
-    cache_desc.num_blocks = NUM_BLOCKS;
-    cache_desc.block_size = BLOCK_SIZE;
-    cache_desc.num_kv_heads = (int32_t)num;
-    cache_desc.head_dim = HEAD_DIM;
-    cache_desc.dtype = PAGEDCL_FLOAT32;
-    pagedcl_attn_desc attn_desc = PAGEDCL_ATTN_DESC_INIT;
-    check(pagedcl_cache_create(device, &cache_desc, &attn_desc.cache));
-    attn_desc.num_heads = GROUP * (int32_t)num;
-    attn_desc.causal = 1;
-    check(pagedcl_attn_create(device, &attn_desc, &p.attn));
+    pagedcl_cache *cache = make_cache(device, 1, NUM_BLOCKS, BLOCK_SIZE, (int32_t)num, HEAD_DIM);
+    p.attn = make_attn(device, cache, GROUP * (int32_t)num);
+    pagedcl_cache_destroy(cache); /* the operator keeps it */
     check(pagedcl_plan_create(p.attn, &p.plan));
-    pagedcl_cache_destroy(attn_desc.cache); /* the operator keeps it */
     pagedcl_tensor *tensors[] = {&p.args.q, &p.args.out, &p.args.k_new, &p.args.v_new};
     for (int i = 0; i < 4; i++) {
-        size_t bytes = (i < 2 ? GROUP * num : num) * sizeof(head);
-        cl_int code;
         *tensors[i] = (pagedcl_tensor){.token_stride = HEAD_DIM, .head_stride = sizeof(head) / sizeof(float)};
-        tensors[i]->mem = clCreateBuffer(pagedcl_device_context(device), CL_MEM_READ_WRITE, bytes, NULL, &code);
-        check_cl(code);
+        tensors[i]->mem = make_buffer(pagedcl_device_context(device), (i < 2 ? GROUP * num : num) * sizeof(head));
     }
     return p;
 }
@@ -112,10 +84,20 @@ int main(void) {
     part right = make_part(second, NUM_KV_HEADS / 2, NUM_KV_HEADS / 2);
     pagedcl_device_destroy(first); /* the parts keep it */
     pagedcl_device_destroy(second);
+
+    pagedcl_blocks_desc desc = PAGEDCL_BLOCKS_DESC_INIT;
+    desc.num_blocks = NUM_BLOCKS;
+    desc.block_size = BLOCK_SIZE;
+    pagedcl_blocks *blocks;
+    check(pagedcl_blocks_create(&desc, &blocks));
+    pagedcl_seq seqs[NUM_SEQS];
+    for (int b = 0; b < NUM_SEQS; b++)
+        check(pagedcl_blocks_seq_create(blocks, &seqs[b]));
+
     /* Two prompts; a third one beside the next tokens of the others; then a token each. */
     const int32_t num_new[NUM_STEPS][NUM_SEQS] = {{40, 17, 0}, {1, 1, 30}, {1, 1, 1}, {1, 1, 1}};
-    const int32_t block_table[NUM_SEQS][ROW_BLOCKS] = {{6, 1, 3}, {0, 7, -1}, {5, 2, 4}};
-    int32_t cu_seqlens_q[NUM_SEQS + 1] = {0}, cache_seqlens[NUM_SEQS] = {0}, wrong = 0;
+    int32_t cu_seqlens_q[NUM_SEQS + 1] = {0}, cache_seqlens[NUM_SEQS] = {0}, block_table[NUM_SEQS][ROW_BLOCKS];
+    int wrong = 0;
     pagedcl_varlen_batch batch = PAGEDCL_VARLEN_BATCH_INIT;
     batch.num_seqs = NUM_SEQS;
     batch.cu_seqlens_q = cu_seqlens_q;
@@ -128,6 +110,8 @@ int main(void) {
         for (size_t i = 0; i < sizeof in / sizeof *x; i++)
             x[i] = (float)rand() / (float)RAND_MAX - 0.5f;
         for (int b = 0; b < NUM_SEQS; b++) {
+            check(pagedcl_blocks_append(blocks, seqs[b], num_new[step][b], NULL, NULL));
+            check(pagedcl_blocks_table(blocks, seqs[b], 0, block_table[b], ROW_BLOCKS, NULL));
             cu_seqlens_q[b + 1] = cu_seqlens_q[b] + num_new[step][b];
             cache_seqlens[b] += num_new[step][b];
         }
@@ -141,7 +125,8 @@ int main(void) {
             wrong += !(fabsf(joined[h][row][d] - alone[h][row][d]) <= 1e-6f);
         }
     }
-    printf("%d steps: %" PRId32 " wrong elements\n", NUM_STEPS, wrong);
+    printf("%d steps: %d wrong elements\n", NUM_STEPS, wrong);
+    pagedcl_blocks_destroy(blocks);
     destroy_part(&whole);
     destroy_part(&left);
     destroy_part(&right);

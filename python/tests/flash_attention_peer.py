@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs FlashAttention's own tests on PagedCL: the forward checks of tests/test_flash_attn.py of a clone of it.
 
-    python flash_attention_peer.py CLONE [--sample N] [--seed S] [PYTEST'S ARGUMENTS]
+    python flash_attention_peer.py CLONE [--sample N] [--seed S] [--seconds T] [PYTEST'S ARGUMENTS]
 
-The file is taken as it is but for the import, the device and the backward pass: `flash_attn` is PagedCL's functions,
-"cuda" is "cpu", and what computes or compares gradients is left out, as PagedCL has none. Dropout is skipped.
-"cuda" is "cpu", and what computes or compares gradients is left out: PagedCL has none. Dropout is skipped.
-once. --sample: that many points of the others, drawn by the seed, in place of all, which are some hundred thousand.
+CLONE may be its unpacked source distribution as well: `python/check flash-attention` fetches that. The file is taken
+as it is but for the import, the device and the backward pass: `flash_attn` is PagedCL's functions, "cuda" is "cpu", and
+what computes or compares gradients is left out: PagedCL has none. Dropout is skipped. Where torch has a GPU, "cuda"
+remains, for the references' sake, and PagedCL is given copies in host memory.
+
+--sample: of each test that many points, drawn by the seed, in place of all, which are some hundred thousand.
+--seconds: begin no other point after that time. The points of all tests are mixed, so that each test has some.
 """
 
 import argparse
 import ast
+import collections
 import importlib.util
 import math
 import os
@@ -18,6 +22,7 @@ import pathlib
 import random
 import re
 import sys
+import time
 import types
 
 import numpy as np
@@ -29,15 +34,29 @@ import pagedcl
 GRADIENT = re.compile(r"d(q|k|v|kv|qkv)(_(ref|pt|unpad)|\d)?$")
 FUNCTIONS = re.compile(r"flash_attn_(\w+_)?(func|with_kvcache)$")
 LEFT_OUT = ("_bwd_", "_race_condition", "_deterministic", "_overflow")
+HAS_CUDA = torch.cuda.is_available()
 
 
-def or_skip(function, *arguments, **options):
-    """What PagedCL does not support is skipped, with its own words; gradients are not asked for."""
+def or_skip(function, *arguments, written=(), **options):
+    """What PagedCL does not support is skipped, with its own words; gradients are not asked for.
+
+    written: the arguments that the function writes into.
+    """
+
+    def moved(value, device):
+        return value.to(device) if isinstance(value, torch.Tensor) else value
+
+    host = [moved(value, "cpu") for value in arguments]
+    host_options = {name: moved(value, "cpu") for name, value in options.items()}
     try:
         with torch.no_grad():
-            return function(*arguments, **options)
+            result = function(*host, **host_options)
+            for index in written:
+                arguments[index].copy_(host[index])
     except pagedcl.UnsupportedError as error:
         pytest.skip(error.message)
+    device = arguments[0].device
+    return tuple(moved(value, device) for value in result) if isinstance(result, tuple) else result.to(device)
 
 
 def varlen(*arguments, **options):
@@ -74,15 +93,15 @@ def fixed_qkvpacked(qkv, *arguments, **options):
 
 
 def with_kvcache(*arguments, **options):
-    return or_skip(pagedcl.flash_attn_with_kvcache, *arguments, **options)
+    return or_skip(pagedcl.flash_attn_with_kvcache, *arguments, written=(1, 2), **options)
 
 
 def apply_rotary_emb(x, cos, sin, interleaved=False, seqlen_offsets=0):
     """[batch, seqlen, heads, d], batch b turned from position seqlen_offsets[b] on; FlashAttention's is for GPUs."""
     batch, seqlen, _, _ = x.shape
     half = cos.shape[1]
-    first = torch.as_tensor(seqlen_offsets).expand(batch).long()
-    at = first[:, None] + torch.arange(seqlen)
+    first = torch.as_tensor(seqlen_offsets, device=x.device).expand(batch).long()
+    at = first[:, None] + torch.arange(seqlen, device=x.device)
     cos, sin = cos.float()[at][:, :, None], sin.float()[at][:, :, None]
     a, b = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(half), slice(half, 2 * half))
     values, turned = x.float(), x.float().clone()
@@ -118,7 +137,7 @@ def install_flash_attn(clone):
 
 
 def pretend_cuda():
-    """What the tests ask of the GPU: one that computes bfloat16, with the host's memory."""
+    """What the tests ask of the GPU, where there is none: one that computes bfloat16, with the host's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     torch.cuda.get_device_capability = lambda *_: (8, 0)
     torch.cuda.get_device_properties = lambda *_: types.SimpleNamespace(total_memory=memory)
@@ -131,7 +150,7 @@ class Forward(ast.NodeTransformer):
         self.in_test = False
 
     def visit_Constant(self, node):
-        return ast.copy_location(ast.Constant("cpu"), node) if node.value == "cuda" else node
+        return ast.copy_location(ast.Constant("cpu"), node) if node.value == "cuda" and not HAS_CUDA else node
 
     def visit_FunctionDef(self, node):
         self.in_test = node.name.startswith("test_")
@@ -170,28 +189,21 @@ def point(axes, index):
 
 
 def keep(module, sample, seed):
-    """Removes tests that are not wanted, and of the others all but a sample of their points. Returns their number."""
+    """Removes tests that are not wanted, and of the others all but a sample of their points. Returns of how many."""
+    totals = {}
     tests = {name: value for name, value in vars(module).items() if name.startswith("test_")}
-    sizes = {}
     for name, function in tests.items():
         calls = any(FUNCTIONS.match(used) for used in function.__code__.co_names)
         if not calls or any(part in name for part in LEFT_OUT):
             delattr(module, name)
-        else:
-            sizes[name] = math.prod(len(choices) for _, choices in axes_of(function))
-    total = sum(sizes.values())
-    if not sample or sample >= total:
-        return total
-    chosen = sorted(random.Random(seed).sample(range(total), sample))
-    first = 0
-    for name, size in sizes.items():
-        axes = axes_of(tests[name])
-        points = [point(axes, index - first) for index in chosen if first <= index < first + size]
-        tests[name].pytestmark = [pytest.mark.parametrize([name for names, _ in axes for name in names], points)]
-        if not points:
-            delattr(module, name)
-        first += size
-    return total
+            continue
+        axes = axes_of(function)
+        total = math.prod(len(choices) for _, choices in axes)
+        totals[name] = total
+        if sample and sample < total:
+            points = [point(axes, index) for index in random.Random(f"{seed}/{name}").sample(range(total), sample)]
+            function.pytestmark = [pytest.mark.parametrize([name for names, _ in axes for name in names], points)]
+    return totals
 
 
 class Peer(pytest.Module):
@@ -202,14 +214,16 @@ class Peer(pytest.Module):
         tree = Forward().visit(ast.parse(self.path.read_text(), str(self.path)))
         module = types.ModuleType("flash_attention_tests")
         exec(compile(ast.fix_missing_locations(tree), str(self.path), "exec"), vars(module))
-        total = keep(module, options.sample, options.seed)
-        print(f"{options.sample or total} of {total} points, seed {options.seed}")
+        self.config.peer_totals = keep(module, options.sample, options.seed)
         return module
 
 
 class Plugin:
     def __init__(self, file, options):
         self.file, self.options = file, options
+        self.end = time.monotonic() + options.seconds
+        self.not_run = 0
+        self.outcomes = collections.defaultdict(collections.Counter)
 
     def pytest_configure(self, config):
         config.peer = self.options
@@ -217,18 +231,46 @@ class Plugin:
     def pytest_collect_file(self, file_path, parent):
         return Peer.from_parent(parent, path=file_path) if file_path == self.file else None
 
+    def pytest_collection_modifyitems(self, items):
+        if self.end < math.inf:
+            random.Random(self.options.seed).shuffle(items)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self):
+        if time.monotonic() < self.end:
+            return None
+        self.not_run += 1
+        return True
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call" or not report.passed:
+            self.outcomes[report.location[2].partition("[")[0]][report.outcome] += 1
+
+    def pytest_sessionfinish(self, session, exitstatus):
+        if exitstatus == pytest.ExitCode.OK and not any(counts["passed"] for counts in self.outcomes.values()):
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def pytest_terminal_summary(self, terminalreporter, config):
+        for name, counts in sorted(self.outcomes.items()):
+            words = ", ".join(f"{counts[outcome]} {outcome}" for outcome in ("passed", "failed", "skipped"))
+            terminalreporter.write_line(f"{name}, {config.peer_totals[name]} points: {words}")
+        if self.not_run:
+            terminalreporter.write_line(f"{self.not_run} points not run: {self.options.seconds:g} seconds were over")
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0], usage=__doc__.split("\n\n")[1].strip())
     parser.add_argument("clone", type=pathlib.Path)
     parser.add_argument("--sample", type=int, metavar="N")
     parser.add_argument("--seed", type=int, default=1, metavar="S")
+    parser.add_argument("--seconds", type=float, default=math.inf, metavar="T")
     options, rest = parser.parse_known_args()
     file = (options.clone / "tests" / "test_flash_attn.py").resolve()
     if not file.is_file():
         parser.error(f"{file} is not there: CLONE must be a clone of FlashAttention's repository")
     install_flash_attn(options.clone)
-    pretend_cuda()
+    if not HAS_CUDA:
+        pretend_cuda()
     # The folder, and no file by its name: pytest would take the file as it is, too.
     own = ["-p", "no:cacheprovider", "-rs", "-o", "python_files=", "--rootdir", str(file.parent), str(file.parent)]
     sys.exit(pytest.main([*own, *rest], plugins=[Plugin(file, options)]))

@@ -81,8 +81,16 @@ def test_all(clone):
 
 
 def test_a_sample(clone):
-    counts, result = run(clone, "--sample", "4", "--seed", "3")
-    assert sum(counts.values()) == 4, result.stdout
+    counts, result = run(clone, "--sample", "2", "--seed", "3")
+    assert sum(counts.values()) == 2 + 1 + 1, result.stdout
+    assert re.search("^test_flash_attn_output, 4 points: . passed, 0 failed, . skipped$", result.stdout, re.MULTILINE)
+
+
+def test_no_time(clone):
+    counts, result = run(clone, "--seconds", "0")
+    assert not counts
+    assert "6 points not run" in result.stdout
+    assert result.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def test_no_clone(tmp_path):

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import operator
 import os
 import pathlib
 import sys
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any
 
 from .errors import error_for_status
 
@@ -30,6 +32,26 @@ def _load() -> ctypes.CDLL:
         raise ImportError(f"libpagedcl could not be loaded from {path}: {error}") from error
 
 
+# The integers that callers choose, with their bounds: ctypes drops the bits that do not fit.
+_INTEGERS = {
+    c_int32: (-(1 << 31), (1 << 31) - 1),
+    c_int64: (-(1 << 63), (1 << 63) - 1),
+    c_uint64: (0, (1 << 64) - 1),
+}
+
+
+def integer(value: Any, kind: Any, name: str) -> int:
+    """The value as an int that fits the kind."""
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None
+    low, high = _INTEGERS[kind]
+    if not low <= value <= high:
+        raise OverflowError(f"{name} is {value}, which does not fit {8 * ctypes.sizeof(kind)} bits")
+    return value
+
+
 class Struct(ctypes.Structure):
     """A struct that the caller fills: begins with struct_size where it has one, and is 0 otherwise."""
 
@@ -37,8 +59,9 @@ class Struct(ctypes.Structure):
         super().__init__()
         if self._fields_[0][0] == "struct_size":
             self.struct_size = ctypes.sizeof(self)
+        kinds = dict(field[:2] for field in self._fields_)
         for name, value in values.items():
-            setattr(self, name, value)
+            setattr(self, name, integer(value, kinds[name], name) if kinds[name] in _INTEGERS else value)
 
     def as_dict(self) -> dict:
         """The fields by name, struct_size left out, strings decoded."""
@@ -357,10 +380,14 @@ class _Functions:
         for name, arguments in _CALLS.items():
             function = getattr(library, f"pagedcl_{name}")
             function.restype, function.argtypes = c_int32, arguments
-            setattr(self, name, self._checked(function))
+            setattr(self, name, self._checked(function, name, arguments))
 
-    def _checked(self, function):
+    def _checked(self, function, name, kinds):
+        integers = [(at, kind) for at, kind in enumerate(kinds) if kind in _INTEGERS]
+
         def call(*arguments) -> None:
+            for at, kind in integers:
+                integer(arguments[at], kind, f"argument {at} of pagedcl_{name}")
             status = function(*arguments)
             if status:
                 raise error_for_status(status, self.status_name(status).decode(), self.last_error().decode())

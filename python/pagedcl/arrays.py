@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import math
+import operator
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import numpy as np
 
@@ -33,12 +35,17 @@ DTYPES = {
 _ITEM_SIZES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "uint8": 1, "float64": 8}
 
 
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype, given by name, or as numpy and torch have it."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
+    return name.removeprefix("torch.").removesuffix("fn")
+
+
 def dtype_value(dtype: Any) -> int:
-    """The C library's number of a dtype, given by name, or as numpy and torch have it. None: 0, the default."""
+    """The C library's number of a dtype. None: 0, the default."""
     if dtype is None:
         return 0
-    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
-    name = name.removeprefix("torch.").removesuffix("fn")
+    name = dtype_name(dtype)
     if name not in DTYPES:
         raise ValueError(f"dtype {name!r} is none of {', '.join(DTYPES)}")
     return DTYPES[name]
@@ -122,26 +129,31 @@ def rounded(values: np.ndarray, dtype: str) -> View:
 class DeviceArray:
     """A contiguous tensor in memory of the device. `Device.empty` and `Device.array` make them.
 
-    shape: ints. dtype: "float32", "float16", "bfloat16", "int32" or "int64". The memory lives as long as the array.
+    shape: ints, or one. dtype: "float32", "float16", "bfloat16", "int32", "int64", "uint8" or "float64", by name or as
+    numpy and torch have it. The memory lives as long as the array.
     buffer: memory of the caller's, a pyopencl buffer or a cl_mem as an int, which is retained; the tensor begins
     `offset` elements from its start.
     """
 
     def __init__(
-        self, device: Device, shape: tuple[int, ...], dtype: str, buffer: Any = None, *, offset: int = 0
+        self, device: Device, shape: Union[int, tuple[int, ...]], dtype: Any, buffer: Any = None, *, offset: int = 0
     ) -> None:
-        if dtype not in _ITEM_SIZES:
-            raise ValueError(f"dtype {dtype!r} is none of {', '.join(_ITEM_SIZES)}")
         self.device = device
-        self.shape = tuple(int(length) for length in shape)
-        self.dtype = dtype
-        self.offset = offset
+        self.shape = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+        self.dtype = dtype_name(dtype)
+        self.offset = operator.index(offset)
+        if self.dtype not in _ITEM_SIZES:
+            raise ValueError(f"dtype {self.dtype!r} is none of {', '.join(_ITEM_SIZES)}")
+        if min(self.shape, default=0) < 0 or offset < 0:
+            raise ValueError(f"the shape {list(self.shape)} and offset {offset} must not be negative")
         if buffer is None:
             self.mem = _opencl.create_buffer(device.context, self._first_byte + self.nbytes)
         else:
             self.mem = buffer if isinstance(buffer, int) else buffer.int_ptr
-            if offset < 0 or self._first_byte + self.nbytes > _opencl.size(self.mem):
-                raise ValueError(f"a buffer of {_opencl.size(self.mem)} bytes does not hold {dtype} {list(self.shape)}")
+            if self._first_byte + self.nbytes > _opencl.size(self.mem):
+                raise ValueError(
+                    f"a buffer of {_opencl.size(self.mem)} bytes does not hold {self.dtype} {list(self.shape)}"
+                )
             _opencl.retain(self.mem)
         weakref.finalize(self, _opencl.release, self.mem)
 
@@ -166,6 +178,9 @@ class DeviceArray:
         values = np.empty(self.shape, "uint16" if self.dtype == "bfloat16" else self.dtype)
         _opencl.read(self.device.queue, self.mem, self._first_byte, self.nbytes, values.ctypes.data)
         return values
+
+    def __repr__(self) -> str:
+        return f"<pagedcl.DeviceArray {self.dtype} {list(self.shape)}>"
 
 
 def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -218,48 +233,55 @@ def is_pyopencl(tensor: Any) -> bool:
     return any(base.__module__ == "pyopencl.array" for base in type(tensor).__mro__)
 
 
-def _view_numpy(array: np.ndarray) -> View:
+def _view_numpy(array: np.ndarray, name: str) -> View:
     size = array.dtype.itemsize
+    if not array.dtype.isnative:
+        raise ValueError(f"{name} must be in this machine's byte order, not {array.dtype}")
     if array.size and any(stride % size for stride in array.strides):
-        raise ValueError("strides must be whole elements")
+        raise ValueError(f"the strides of {name} must be whole elements")
     strides = tuple(stride // size for stride in array.strides)
     address = array.__array_interface__["data"][0]
     return View(array.shape, strides, array.dtype.name, address, None, 0, array.flags.writeable, array)
 
 
-def view(tensor: Any) -> View:
-    """Sees a tensor without a copy. Raises TypeError for what is no tensor, ValueError for one that is elsewhere."""
+def view(tensor: Any, name: str = "a tensor") -> View:
+    """Sees a tensor without a copy. Raises TypeError for what is no tensor, ValueError for one that is elsewhere.
+
+    name: what errors call it.
+    """
     if isinstance(tensor, View):
         return tensor
     if isinstance(tensor, np.ndarray):
-        return _view_numpy(tensor)
+        return _view_numpy(tensor, name)
     if isinstance(tensor, DeviceArray):
         strides = _contiguous_strides(tensor.shape)
         return View(tensor.shape, strides, tensor.dtype, None, tensor.mem, tensor.offset, True, tensor)
     if is_torch(tensor):
         if tensor.device.type != "cpu":
-            raise ValueError(f"torch tensors must be on the CPU, not on {tensor.device}")
-        kind = str(tensor.dtype).removeprefix("torch.")
+            raise ValueError(f"{name} is a torch tensor on {tensor.device}: give it on the CPU, as {name}.cpu()")
+        if str(tensor.layout) != "torch.strided":
+            raise ValueError(f"{name} must be a strided torch tensor, not a {tensor.layout}")
+        kind = dtype_name(tensor.dtype)
         return View(tuple(tensor.shape), tuple(tensor.stride()), kind, tensor.data_ptr(), None, 0, True, tensor)
     if is_pyopencl(tensor):
         size = tensor.dtype.itemsize
         strides = tuple(stride // size for stride in tensor.strides)
         mem = tensor.base_data.int_ptr if tensor.base_data is not None else None
         if mem is None:
-            raise ValueError("a pyopencl array must have memory")
+            raise ValueError(f"{name} is a pyopencl array without memory")
         return View(tensor.shape, strides, tensor.dtype.name, None, mem, tensor.offset // size, True, tensor)
     if hasattr(tensor, "__dlpack__"):
         return _view_dlpack(tensor)
     try:
-        return _view_numpy(np.asarray(memoryview(tensor)))
+        return _view_numpy(np.asarray(memoryview(tensor)), name)
     except TypeError:
         raise TypeError(
-            f"{type(tensor).__name__} is no tensor: give a numpy array, a torch tensor, an object with the buffer "
-            "protocol or DLPack, a pyopencl array, or a DeviceArray"
+            f"{name} is a {type(tensor).__name__}, which is no tensor: give a numpy array, a torch tensor, an object "
+            "with the buffer protocol or DLPack, a pyopencl array, or a DeviceArray"
         ) from None
 
 
-def int_array(values: Any, dtype: type = np.int32) -> np.ndarray:
+def int_array(values: Any, name: str, dtype: type = np.int32) -> np.ndarray:
     """Lengths, tables, slots: a contiguous numpy array of the host from whatever holds integers, copied if need be."""
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
@@ -267,10 +289,13 @@ def int_array(values: Any, dtype: type = np.int32) -> np.ndarray:
         values = values.get()
     elif isinstance(values, DeviceArray):
         values = values.numpy()
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"the rows of {name} must have one length") from None
     if array.size and array.dtype.kind not in "iu":
-        raise ValueError(f"integers expected, got {array.dtype}")
+        raise ValueError(f"{name} must be integers, not {array.dtype}")
     limits = np.iinfo(dtype)
     if array.size and (array.min() < limits.min or array.max() > limits.max):
-        raise ValueError(f"a value does not fit {limits.bits} bits")
+        raise ValueError(f"{name} must be integers of {limits.bits} bits, not {array.min()} to {array.max()}")
     return np.ascontiguousarray(array, dtype)

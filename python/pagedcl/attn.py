@@ -13,7 +13,7 @@ from . import _library
 from ._library import lib
 from .arrays import DTYPES, DeviceArray, View, dtype_value, int_array, is_pyopencl, is_torch, view
 from .cache import Cache, as_rows
-from .device import Device, tier_value
+from .device import Device, check_device, tier_value
 from .staging import Staging
 
 _PATHS = {"all": 0, "varlen": 1, "decode": 2}
@@ -75,9 +75,15 @@ class Attention:
         tier: Optional[str] = None,
         paths: str = "all",
     ) -> None:
+        check_device(device)
+        if cache is not None and not isinstance(cache, Cache):
+            raise TypeError(f"cache must be a pagedcl.Cache, not {cache!r}")
         if paths not in _PATHS:
             raise ValueError(f"paths {paths!r} is none of {', '.join(_PATHS)}")
-        left, right = (int(bound) for bound in window)
+        try:
+            left, right = window
+        except (TypeError, ValueError):
+            raise ValueError(f"window must be (left, right), -1 for unbounded, not {window!r}") from None
         has_window = (left, right) != (-1, -1)
         desc = _library.AttnDesc(
             cache=cache._handle if cache is not None else None,
@@ -113,6 +119,10 @@ class Attention:
         self.desc: dict[str, Any] = {name: value for name, value in came_to.as_dict().items() if name != "cache"}
         for name in ("kv_dtype", "q_dtype", "out_dtype"):
             self.desc[name] = _DTYPE_NAMES[self.desc[name]]
+
+    def __repr__(self) -> str:
+        desc = self.desc
+        return f"<pagedcl.Attention {desc['num_heads']} heads of {desc['head_dim']}, {desc['num_kv_heads']} KV heads>"
 
     def plan(self) -> Plan:
         """An empty plan, for `Plan.varlen` and `Plan.decode`."""
@@ -155,14 +165,14 @@ class Plan:
         Packed keys: cu_seqlens_k. Keys in the pool: block_table [num_seqs, blocks], -1 for none, and cache_seqlens, the
         tokens to read, those included that a run with append stores. tree_mask: uint32 words, with `tree`.
         """
-        cu_q = int_array(cu_seqlens_q).reshape(-1)
+        cu_q = int_array(cu_seqlens_q, "cu_seqlens_q").reshape(-1)
         if not len(cu_q):
             raise ValueError("cu_seqlens_q must have num_seqs + 1 entries")
         num_seqs = len(cu_q) - 1
         batch = _library.VarlenBatch(num_seqs=num_seqs, cu_seqlens_q=cu_q.ctypes.data, append=int(append))
         cu_k = table = lengths = tree = None
         if cu_seqlens_k is not None:
-            cu_k = int_array(cu_seqlens_k).reshape(-1)
+            cu_k = int_array(cu_seqlens_k, "cu_seqlens_k").reshape(-1)
             if len(cu_k) != len(cu_q):
                 raise ValueError(f"cu_seqlens_k must have {len(cu_q)} entries, as cu_seqlens_q, not {len(cu_k)}")
             batch.cu_seqlens_k = cu_k.ctypes.data
@@ -173,7 +183,8 @@ class Plan:
             lengths = self._lengths(cache_seqlens, num_seqs)
             batch.cache_seqlens = lengths.ctypes.data
         if tree_mask is not None:
-            tree = np.ascontiguousarray(tree_mask, np.uint32)
+            counts = np.diff(cu_q.astype(np.int64))
+            tree = self._tree(tree_mask, int((counts * -(-counts // 32)).sum()))
             batch.tree_mask = tree.ctypes.data
         lib.plan_varlen(self._handle, self._queue, byref(batch))
         self._num_rows, self._num_seqs = int(cu_q[-1]), num_seqs
@@ -196,7 +207,7 @@ class Plan:
         cache_seqlens [num_seqs]: the lengths before the append; with seqlen_new > 0 a run stores as many tokens a
         sequence there first. block_table [num_seqs, blocks]. num_splits: 0, parts of fixed length; -1, the fastest.
         """
-        lengths = int_array(cache_seqlens).reshape(-1)
+        lengths = int_array(cache_seqlens, "cache_seqlens").reshape(-1)
         table = self._table(block_table, len(lengths))
         batch = _library.DecodeBatch(
             num_seqs=len(lengths),
@@ -209,7 +220,7 @@ class Plan:
         )
         tree = None
         if tree_mask is not None:
-            tree = np.ascontiguousarray(tree_mask, np.uint32)
+            tree = self._tree(tree_mask, len(lengths) * seqlen_q * -(-seqlen_q // 32))
             batch.tree_mask = tree.ctypes.data
         lib.plan_decode(self._handle, self._queue, byref(batch))
         self._num_rows, self._num_seqs = len(lengths) * seqlen_q, len(lengths)
@@ -217,15 +228,22 @@ class Plan:
         return self
 
     @staticmethod
+    def _tree(tree_mask: Any, num_words: int) -> np.ndarray:
+        tree = int_array(tree_mask, "tree_mask", np.uint32).reshape(-1)
+        if len(tree) != num_words:
+            raise ValueError(f"tree_mask must have {num_words} words, not {len(tree)}")
+        return tree
+
+    @staticmethod
     def _table(block_table: Any, num_seqs: int) -> np.ndarray:
-        table = int_array(block_table)
+        table = int_array(block_table, "block_table")
         if table.ndim != 2 or table.shape[0] != num_seqs:
             raise ValueError(f"block_table must have the shape [{num_seqs}, blocks], not {list(table.shape)}")
         return table
 
     @staticmethod
     def _lengths(cache_seqlens: Any, num_seqs: int) -> np.ndarray:
-        lengths = int_array(cache_seqlens).reshape(-1)
+        lengths = int_array(cache_seqlens, "cache_seqlens").reshape(-1)
         if len(lengths) != num_seqs:
             raise ValueError(f"cache_seqlens must have {num_seqs} entries, not {len(lengths)}")
         return lengths
@@ -274,7 +292,7 @@ class Plan:
         with Staging(device, self._queue) as staging:
             views = {}
             for name, (tensor, num_rows, num_heads, head_dim, dtype) in rows.items():
-                if tensor is not None:
+                if tensor is not None or name == "q":
                     views[name] = self._rows(tensor, name, num_rows, num_heads, head_dim, dtype)
                     staging.add(views[name], written=name == "out", read=name != "out")
             flat = {}
@@ -305,7 +323,7 @@ class Plan:
 
     @staticmethod
     def _rows(tensor: Any, name: str, num_rows: int, heads: int, head_dim: int, dtype: str) -> View:
-        rows = view(tensor) if name == "out" else as_rows(tensor, name, heads, head_dim)
+        rows = view(tensor, name) if name == "out" else as_rows(tensor, name, heads, head_dim)
         if rows.shape != (num_rows, heads, head_dim) or rows.dtype != dtype:
             raise ValueError(
                 f"{name} must be {dtype} [{num_rows}, {heads}, {head_dim}], not {rows.dtype} {list(rows.shape)}"
@@ -316,9 +334,9 @@ class Plan:
 
     @staticmethod
     def _float32(tensor: Any, name: str) -> View:
-        flat = view(tensor)
+        flat = view(tensor, name)
         if flat.dtype != "float32" or not flat.is_contiguous_from(0):
-            raise ValueError(f"{name} must be contiguous float32")
+            raise ValueError(f"{name} must be contiguous float32, not {flat.dtype} with strides {list(flat.strides)}")
         return flat
 
     def _check_flat(self, flat: dict[str, View]) -> None:
@@ -328,6 +346,8 @@ class Plan:
             "alibi_slopes": [(heads,), (self._num_seqs, heads)],
             "sinks": [(heads,)],
         }
+        if ("rotary_cos" in flat) != ("rotary_sin" in flat):
+            raise ValueError("rotary_cos and rotary_sin go together")
         for name, tensor in flat.items():
             if name in allowed and tensor.shape not in allowed[name]:
                 shapes = " or ".join(str(list(shape)) for shape in allowed[name])

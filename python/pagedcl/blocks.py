@@ -43,10 +43,10 @@ class Blocks:
         )
         sizes = windows = None
         if group_block_sizes is not None:
-            sizes = self._by_group(group_block_sizes, num_groups, np.int32)
+            sizes = self._by_group(group_block_sizes, "group_block_sizes", num_groups, np.int32)
             desc.group_block_sizes = sizes.ctypes.data
         if group_windows is not None:
-            windows = self._by_group(group_windows, num_groups, np.int64)
+            windows = self._by_group(group_windows, "group_windows", num_groups, np.int64)
             desc.group_windows = windows.ctypes.data
         handle = c_void_p()
         lib.blocks_create(byref(desc), byref(handle))
@@ -55,10 +55,10 @@ class Blocks:
         weakref.finalize(self, lib.blocks_destroy, self._handle)
 
     @staticmethod
-    def _by_group(values: Any, num_groups: int, dtype: type) -> np.ndarray:
-        array = int_array(values, dtype).reshape(-1)
+    def _by_group(values: Any, name: str, num_groups: int, dtype: type) -> np.ndarray:
+        array = int_array(values, name, dtype).reshape(-1)
         if len(array) != num_groups:
-            raise ValueError(f"one entry a group expected, {num_groups} in all, not {len(array)}")
+            raise ValueError(f"{name} must have an entry a group, {num_groups} in all, not {len(array)}")
         return array
 
     def sequence(self, tokens: Any = None) -> Sequence:
@@ -68,13 +68,15 @@ class Blocks:
         if tokens is None:
             lib.blocks_seq_create(self._handle, byref(handle))
             return Sequence(self, handle.value)
-        array = int_array(tokens).reshape(-1)
+        array = int_array(tokens, "tokens").reshape(-1)
         prompt = _library.Prompt(tokens=array.ctypes.data, num_tokens=len(array))
         lib.prefix_seq_create(self._handle, byref(prompt), byref(handle), byref(c_int64()))
         return Sequence(self, handle.value)
 
     def table(self, sequences: list[Sequence], group: int = 0) -> np.ndarray:
         """The block tables of sequences as one array [num_seqs, most blocks], -1 behind the last block of each."""
+        if any(sequence.blocks is not self for sequence in sequences):
+            raise ValueError("a sequence is of another manager")
         rows = [sequence.table(group) for sequence in sequences]
         table = np.full((len(rows), max((len(row) for row in rows), default=0)), -1, np.int32)
         for line, row in zip(table, rows):
@@ -88,6 +90,10 @@ class Blocks:
         lib.blocks_get_stats(self._handle, byref(stats))
         return stats.as_dict()
 
+    def __repr__(self) -> str:
+        stats = self.stats
+        return f"<pagedcl.Blocks, {stats['used']} of {stats['total']} used>"
+
     def check(self) -> None:
         """Raises when an invariant of the manager is broken, which is a bug of the library. For tests."""
         lib.blocks_check(self._handle)
@@ -99,6 +105,9 @@ class Sequence:
     def __init__(self, blocks: Blocks, handle: int) -> None:
         self.blocks = blocks
         self._seq = handle
+
+    def __repr__(self) -> str:
+        return f"<pagedcl.Sequence {self._seq:#x}>"
 
     def append(self, num_tokens: int = 1) -> list[tuple[int, int, int]]:
         """Makes room for more tokens. Returns (group, source, destination) for each block that must be copied on the
@@ -131,7 +140,7 @@ class Sequence:
 
     def record(self, tokens: Any) -> None:
         """Says which tokens those are that were not recorded yet: the blocks that they fill can be found by them."""
-        array = int_array(tokens).reshape(-1)
+        array = int_array(tokens, "tokens").reshape(-1)
         lib.prefix_record(self.blocks._handle, self._seq, array.ctypes.data, len(array))
 
     def table(self, group: int = 0) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from . import _library
 from ._library import lib
 from .arrays import DTYPES, View, dtype_value, int_array, view
-from .device import Device
+from .device import Device, check_device
 from .staging import Staging
 
 _LAYOUTS = {"NHD": 0, "HND": 1}
@@ -23,7 +23,7 @@ _PAGE = 4096
 def as_rows(tensor: Any, name: str, heads: Optional[int] = None, head_dim: Optional[int] = None) -> View:
     """A tensor [tokens, heads, head_dim] as the library can take it: elements of a head lie together. Copied if not,
     which only host memory can be."""
-    rows = view(tensor)
+    rows = view(tensor, name)
     if len(rows.shape) != 3:
         raise ValueError(f"{name} must have the shape [tokens, heads, head_dim], not {list(rows.shape)}")
     if (heads is not None and rows.shape[1] != heads) or (head_dim is not None and rows.shape[2] != head_dim):
@@ -40,7 +40,9 @@ def as_rows(tensor: Any, name: str, heads: Optional[int] = None, head_dim: Optio
 
 def pool_strides(tensor: View, name: str) -> _library.PoolStrides:
     if len(tensor.shape) != 4:
-        raise ValueError(f"{name} must have the shape [num_blocks, block_size, num_kv_heads, head_dim]")
+        raise ValueError(
+            f"{name} must have the shape [num_blocks, block_size, num_kv_heads, head_dim], not {list(tensor.shape)}"
+        )
     if not tensor.is_contiguous_from(3):
         raise ValueError(f"the elements of a head of {name} must lie together")
     if not tensor.writable:
@@ -106,10 +108,11 @@ class Cache:
         to begin at a page); for several layers lists of them, alike in shape and strides. They stay alive with it.
         Host tensors are up to date behind `synchronize`, which a run with host tensors calls.
         """
-        keys = [view(tensor) for tensor in (k if isinstance(k, (list, tuple)) else [k])]
-        values = [view(tensor) for tensor in (v if isinstance(v, (list, tuple)) else [v])]
-        if len(keys) != len(values):
-            raise ValueError(f"as many K as V, not {len(keys)} and {len(values)}")
+        check_device(device)
+        keys = [view(tensor, "k") for tensor in (k if isinstance(k, (list, tuple)) else [k])]
+        values = [view(tensor, "v") for tensor in (v if isinstance(v, (list, tuple)) else [v])]
+        if len(keys) != len(values) or not keys:
+            raise ValueError(f"as many K as V are needed, and one at least, not {len(keys)} and {len(values)}")
         tensors = keys + values
         if any(tensor.on_host for tensor in tensors) and not device.shares_host_memory:
             raise ValueError(f"{device.info['device_name']} does not share the host's memory: adopt device tensors")
@@ -169,6 +172,7 @@ class Cache:
         lib.cache_set_buffers(self._handle, self._buffers(staging, keys, values))
 
     def _create(self, device: Device, desc: _library.CacheDesc) -> None:
+        check_device(device)
         handle = c_void_p()
         lib.cache_create(device._handle, byref(desc), byref(handle))
         self.device = device
@@ -201,12 +205,15 @@ class Cache:
         v: None where V lies in K. Waits when k or v is in host memory.
         """
         heads, head_dim = self.desc["num_kv_heads"], self.desc["head_dim"]
-        slots = int_array(slots, np.int64).reshape(-1)
+        slots = int_array(slots, "slots", np.int64).reshape(-1)
         rows_k = as_rows(k, "k", heads, head_dim)
         rows_v = None if v is None else as_rows(v, "v", heads, self.desc["head_dim_v"])
         for name, rows in (("k", rows_k), ("v", rows_v)):
             if rows is not None and (rows.shape[0] != len(slots) or rows.dtype != rows_k.dtype):
-                raise ValueError(f"{name} must have {len(slots)} rows of {rows_k.dtype}, as there are slots")
+                raise ValueError(
+                    f"{name} must have {len(slots)} rows of {rows_k.dtype}, as there are slots, not {rows.shape[0]} of "
+                    f"{rows.dtype}"
+                )
         with Staging(self.device, self.device.queue) as staging:
             staging.add(rows_k)
             if rows_v is not None:
@@ -235,8 +242,9 @@ class Cache:
 
         block_table: [num_seqs, blocks]. A quantised pool gives float32.
         """
-        table, lengths = int_array(block_table), int_array(seqlens).reshape(-1)
-        table = table.reshape(len(lengths), -1)
+        table, lengths = int_array(block_table, "block_table"), int_array(seqlens, "seqlens").reshape(-1)
+        if table.ndim != 2 or len(table) != len(lengths):
+            raise ValueError(f"block_table must have the shape [{len(lengths)}, blocks], not {list(table.shape)}")
         kind = self.desc["dtype"] if DTYPES[self.desc["dtype"]] <= DTYPES["bfloat16"] else "float32"
         total, heads = int(lengths.clip(0).sum(dtype=np.int64)), self.desc["num_kv_heads"]
         k = self.device.empty((total, heads, self.desc["head_dim"]), kind)
@@ -259,12 +267,15 @@ class Cache:
 
     def copy_blocks(self, pairs: Any) -> None:
         """Copies whole blocks in all layers: pairs[i] = (source, destination), in that order. Does not wait."""
-        pairs = int_array(pairs).reshape(-1, 2)
+        pairs = int_array(pairs, "pairs")
+        if pairs.size and pairs.shape[1:] != (2,):
+            raise ValueError(f"pairs must have the shape [pairs, 2], not {list(pairs.shape)}")
+        pairs = pairs.reshape(-1, 2)
         lib.cache_copy_blocks(self._handle, None, pairs.ctypes.data, len(pairs), 0, None, None)
 
     def wipe_blocks(self, blocks: Any) -> None:
         """Fills whole blocks with zeros in all layers. Does not wait."""
-        blocks = int_array(blocks).reshape(-1)
+        blocks = int_array(blocks, "blocks").reshape(-1)
         lib.cache_wipe_blocks(self._handle, None, blocks.ctypes.data, len(blocks), 0, None, None)
 
     def __repr__(self) -> str:

@@ -7,7 +7,7 @@ import ctypes
 import threading
 import weakref
 from ctypes import byref, c_size_t, c_void_p
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 
@@ -77,6 +77,8 @@ class Device:
         profiling: bool = False,
         tuning: Optional[str] = None,
     ) -> None:
+        if selector is not None and not isinstance(selector, str):
+            raise TypeError(f"selector must be a str, not {type(selector).__name__}")
         options = self._options(tier, cache_dir, log, profiling, tuning)
         handle = c_void_p()
         lib.device_open(selector.encode() if selector else None, byref(options), byref(handle))
@@ -135,7 +137,7 @@ class Device:
         lib.device_get_build_stats(self._handle, byref(stats))
         return stats.as_dict()
 
-    def empty(self, shape: tuple[int, ...], dtype: str = "float32") -> DeviceArray:
+    def empty(self, shape: Union[int, tuple[int, ...]], dtype: Any = "float32") -> DeviceArray:
         """A tensor in device memory with undefined elements."""
         return DeviceArray(self, shape, dtype)
 
@@ -152,6 +154,11 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<pagedcl.Device {self.info['device_name']!r}, tier {self.info['tier']}>"
+
+
+def check_device(device: Any) -> None:
+    if not isinstance(device, Device):
+        raise TypeError(f"device must be a pagedcl.Device, not {device!r}: pagedcl.Device(...) opens one")
 
 
 _lock = threading.Lock()
@@ -171,6 +178,8 @@ def default_device() -> Device:
 def set_default_device(device: Optional[Device]) -> None:
     """Makes a device the one of calls that name none. None: the best one again."""
     global _default  # noqa: PLW0603
+    if device is not None:
+        check_device(device)
     with _lock:
         _default = device
 

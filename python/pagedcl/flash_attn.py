@@ -73,14 +73,16 @@ def flash_attn_varlen_func(
     del max_seqlen_q, max_seqlen_k
     if dropout_p:
         raise UnsupportedError.of(f"dropout_p is {dropout_p}: PagedCL is for inference, give 0")
-    q_view, k_view, v_view = as_rows(q, "q"), view(k), view(v)
+    q_view, k_view, v_view = as_rows(q, "q"), view(k, "k"), view(v, "v")
     dtype = _common_dtype(q=q_view, k=k_view, v=v_view)
-    cu_q = int_array(cu_seqlens_q).reshape(-1)
-    cu_k = int_array(cu_seqlens_k).reshape(-1)
+    cu_q = int_array(cu_seqlens_q, "cu_seqlens_q").reshape(-1)
+    cu_k = int_array(cu_seqlens_k, "cu_seqlens_k").reshape(-1)
     if len(cu_q) != len(cu_k) or not len(cu_q):
         raise ValueError(f"cu_seqlens_q and cu_seqlens_k must have batch + 1 entries, not {len(cu_q)} and {len(cu_k)}")
     _check_rows("cu_seqlens_q", cu_q, "q", q_view)
-    call = _Call(q, dtype, causal, window_size, softcap, softmax_scale, alibi_slopes, paths="varlen")
+    batch = len(cu_q) - 1
+    device = _device_of(q, k, v)
+    call = _Call(q, device, batch, dtype, causal, window_size, softcap, softmax_scale, alibi_slopes, paths="varlen")
     if block_table is None:
         k_view, v_view = as_rows(k, "k"), as_rows(v, "v")
         _check_heads(q_view.shape[1:], k_view.shape[1:], v_view.shape[1:])
@@ -90,7 +92,7 @@ def flash_attn_varlen_func(
         call.plan = lambda plan: plan.varlen(cu_q, cu_k)
     else:
         _check_pool(k_view, v_view, q_view.shape[1:])
-        table, lengths = int_array(block_table), np.diff(cu_k)
+        table, lengths = int_array(block_table, "block_table"), np.diff(cu_k)
         call.tensors = {"q": q_view}
         call.pool = (k_view, v_view)
         call.plan = lambda plan: plan.varlen(cu_q, block_table=table, cache_seqlens=lengths)
@@ -138,7 +140,7 @@ def flash_attn_with_kvcache(
     Returns out [batch, seqlen_q, num_heads, head_dim] of q's kind and dtype; with return_softmax_lse (out,
     softmax_lse), float32 [batch, num_heads, seqlen_q].
     """
-    q_view, cache_k, cache_v = view(q), view(k_cache), view(v_cache)
+    q_view, cache_k, cache_v = view(q, "q"), view(k_cache, "k_cache"), view(v_cache, "v_cache")
     if len(q_view.shape) != 4:
         raise ValueError(f"q must have the shape [batch, seqlen_q, num_heads, head_dim], not {list(q_view.shape)}")
     batch, seqlen_q, num_heads, _ = q_view.shape
@@ -147,7 +149,7 @@ def flash_attn_with_kvcache(
     _check_pool(cache_k, cache_v, q_view.shape[2:])
     if (k is None) != (v is None):
         raise ValueError("k and v go together")
-    new = None if k is None else (view(k), view(v))
+    new = None if k is None else (view(k, "k"), view(v, "v"))
     seqlen_new = _check_new(new, batch, cache_k, cache_v)
     dtype = _common_dtype(q=q_view, k_cache=cache_k, v_cache=cache_v, k=new and new[0], v=new and new[1])
     if new is not None and cache_seqlens is None:
@@ -172,9 +174,9 @@ def flash_attn_with_kvcache(
             rotary = None
 
     decode = seqlen_q <= _MOST_DECODE_TOKENS or (new is not None and seqlen_new != seqlen_q)
-    call = _Call(
-        q, dtype, causal, window_size, softcap, softmax_scale, alibi_slopes, paths="decode" if decode else "varlen"
-    )
+    path = "decode" if decode else "varlen"
+    device = _device_of(q, k_cache, v_cache, k, v)
+    call = _Call(q, device, batch, dtype, causal, window_size, softcap, softmax_scale, alibi_slopes, paths=path)
     call.tensors = {"q": _merged(q_view)}
     if new is not None:
         call.tensors |= {"k_new": _merged(new[0]), "v_new": _merged(new[1])}
@@ -186,7 +188,7 @@ def flash_attn_with_kvcache(
             rows.lengths, rows.table, seqlen_q=seqlen_q, seqlen_new=seqlen_new, num_splits=splits
         )
     else:
-        cu_q = int_array(np.arange(batch + 1) * seqlen_q)
+        cu_q = int_array(np.arange(batch + 1) * seqlen_q, "batch * seqlen_q")
         call.plan = lambda plan: plan.varlen(
             cu_q, block_table=rows.table, cache_seqlens=rows.lengths + seqlen_new, append=new is not None
         )
@@ -213,7 +215,7 @@ def _check_rows(name: str, cu_seqlens: np.ndarray, tensor_name: str, tensor: Vie
 
 def _check_heads(q: tuple[int, ...], k: tuple[int, ...], v: tuple[int, ...]) -> None:
     """Of [heads, head_dim] each."""
-    if q[1] != k[1] or k[0] != v[0] or not k[0] or q[0] % k[0]:
+    if q[1] != k[1] or k[0] != v[0] or not all((*q, *k, *v)) or q[0] % k[0]:
         raise ValueError(
             f"q has {q[0]} heads of {q[1]}, k {k[0]} of {k[1]}, v {v[0]} of {v[1]}: q and k need one head_dim, k and v "
             "as many heads, and q a multiple of them"
@@ -236,12 +238,16 @@ def _check_new(new: Optional[tuple[View, View]], batch: int, cache_k: View, cach
     for name, tensor, cache in (("k", new[0], cache_k), ("v", new[1], cache_v)):
         seqlen = new[0].shape[1] if len(new[0].shape) == 4 else -1
         if tensor.shape != (batch, seqlen, *cache.shape[2:]):
-            raise ValueError(f"{name} must have the shape [{batch}, seqlen_new, {cache.shape[2]}, {cache.shape[3]}]")
+            expected = f"[{batch}, {seqlen if seqlen >= 0 else 'seqlen_new'}, {cache.shape[2]}, {cache.shape[3]}]"
+            raise ValueError(f"{name} must have the shape {expected}, not {list(tensor.shape)}")
     return new[0].shape[1]
 
 
 def _window(window_size: Any) -> tuple[int, int]:
-    left, right = (max(int(bound), -1) for bound in window_size)
+    try:
+        left, right = (max(int(bound), -1) for bound in window_size)
+    except (TypeError, ValueError):
+        raise ValueError(f"window_size must be (left, right), -1 for unbounded, not {window_size!r}") from None
     return left, right
 
 
@@ -275,39 +281,46 @@ class _CacheRows:
         if block_table is not None:
             if cache_batch_idx is not None or cache_leftpad is not None:
                 raise ValueError("a paged cache goes with neither cache_batch_idx nor cache_leftpad")
-            table = int_array(block_table)
+            table = int_array(block_table, "block_table")
             if table.ndim != 2 or table.shape[0] != batch:
                 raise ValueError(f"block_table must have the shape [{batch}, blocks], not {list(table.shape)}")
             capacity = table.shape[1] * k.shape[1]
         else:
-            table = int_array(np.arange(batch) if cache_batch_idx is None else cache_batch_idx).reshape(-1, 1)
-            if len(table) != batch or (cache_batch_idx is None and k.shape[0] < batch):
-                raise ValueError(f"a batch of {batch} with a cache of {k.shape[0]} rows, {len(table)} of them named")
+            rows = np.arange(batch) if cache_batch_idx is None else cache_batch_idx
+            table = int_array(rows, "cache_batch_idx").reshape(-1, 1)
+            if len(table) != batch:
+                raise ValueError(f"cache_batch_idx must have {batch} entries, not {len(table)}")
+            if table.min(initial=0) < 0 or table.max(initial=-1) >= k.shape[0]:
+                named = f"batch is {batch}" if cache_batch_idx is None else f"cache_batch_idx is {rows}"
+                raise ValueError(f"{named}, but the cache has {k.shape[0]} rows")
             capacity = k.shape[1]
         if cache_seqlens is None:
             cache_seqlens = capacity
         if isinstance(cache_seqlens, numbers.Integral):
             cache_seqlens = [cache_seqlens] * batch
-        lengths = int_array(cache_seqlens).reshape(-1)
+        lengths = int_array(cache_seqlens, "cache_seqlens").reshape(-1)
         if len(lengths) != batch:
             raise ValueError(f"cache_seqlens must have {batch} entries, not {len(lengths)}")
+        if block_table is None and lengths.max(initial=0) + seqlen_new > capacity:
+            raise ValueError(
+                f"cache_seqlens {lengths.tolist()} and {seqlen_new} new tokens go beyond a row of {capacity} tokens"
+            )
         if cache_leftpad is None:
             return cls(k, v, table, lengths, lengths, None)
-        return cls(k, v, table, lengths, lengths, int_array(cache_leftpad).reshape(-1))._from_leftpad(seqlen_new)
+        first = int_array(cache_leftpad, "cache_leftpad").reshape(-1)
+        return cls(k, v, table, lengths, lengths, first)._from_leftpad(seqlen_new)
 
     def _from_leftpad(self, seqlen_new: int) -> _CacheRows:
         """Rows that begin anywhere: a pool of single tokens."""
         batch, capacity = len(self.lengths), self.k.shape[1]
         if len(self.first) != batch or (self.first < 0).any() or (self.first > self.lengths).any():
             raise ValueError(f"cache_leftpad must have {batch} entries from 0 to cache_seqlens")
-        if (self.lengths + seqlen_new > capacity).any():
-            raise ValueError(f"cache_seqlens and {seqlen_new} new tokens go beyond a row of {capacity}")
         row = self.table * capacity + self.first[:, None]
         counts = self.lengths - self.first + seqlen_new
         steps = np.arange(counts.max(initial=1), dtype=np.int32)
-        table = np.where(steps < counts[:, None], row + steps, -1)
+        table = int_array(np.where(steps < counts[:, None], row + steps, -1), "the cache's tokens")
         lengths = self.lengths - self.first
-        return replace(self, k=self._tokens(self.k), v=self._tokens(self.v), table=int_array(table), lengths=lengths)
+        return replace(self, k=self._tokens(self.k), v=self._tokens(self.v), table=table, lengths=lengths)
 
     @staticmethod
     def _tokens(cache: View) -> View:
@@ -326,7 +339,7 @@ def _host_float32(tensor: Any, name: str) -> np.ndarray:
         tensor = tensor.get()
     elif isinstance(tensor, DeviceArray):
         tensor = tensor.numpy()
-    table = view(tensor)
+    table = view(tensor, name)
     if len(table.shape) != 2 or table.dtype not in ("float16", "bfloat16", "float32"):
         raise ValueError(f"{name} must be float16, bfloat16 or float32 [positions, rotary_dim / 2]")
     return np.ascontiguousarray(table.float32())
@@ -386,23 +399,29 @@ class _Operator:
     pool: Optional[Cache]
 
 
-def _device_of(q: Any) -> Device:
-    """pyopencl arrays say by their queue where they live; all but device tensors goes to the default device."""
-    if is_pyopencl(q):
-        if q.queue is None:
-            raise ValueError("a pyopencl array needs a queue: give it one by with_queue")
-        return device_of_queue(q.queue)
-    return q.device if isinstance(q, DeviceArray) else default_device()
+def _device_of(*tensors: Any) -> Device:
+    """That of the first device tensor, a pyopencl array's by its queue; the default device when all are the host's."""
+    for tensor in tensors:
+        if isinstance(tensor, DeviceArray):
+            return tensor.device
+        if is_pyopencl(tensor):
+            if tensor.queue is None:
+                raise ValueError("a pyopencl array needs a queue: give it one by with_queue")
+            return device_of_queue(tensor.queue)
+    return default_device()
 
 
 class _Call:
     """One run of an operator: what it is given, and the operator that it needs."""
 
-    def __init__(self, q, dtype, causal, window_size, softcap, softmax_scale, alibi_slopes, *, paths) -> None:
+    def __init__(
+        self, q, device, batch, dtype, causal, window_size, softcap, softmax_scale, alibi_slopes, *, paths
+    ) -> None:
         self.q = q
+        self.batch = batch
         if softmax_scale == 0:
             raise ValueError("softmax_scale is 0, for which no key differs from another: give None for the default")
-        self.device = _device_of(q)
+        self.device = device
         self.dtype = dtype
         self.alibi_slopes = alibi_slopes
         self.softmax_scale = softmax_scale
@@ -462,9 +481,12 @@ class _Call:
         """The float32 tensors beside q, k and v."""
         flat = {}
         if self.alibi_slopes is not None:
-            slopes, heads = view(self.alibi_slopes), self.tensors["q"].shape[1]
-            if slopes.dtype != "float32" or slopes.shape[-1:] != (heads,) or len(slopes.shape) > 2:
-                raise ValueError(f"alibi_slopes must be float32 [{heads}] or [batch, {heads}]")
+            slopes, heads = view(self.alibi_slopes, "alibi_slopes"), self.tensors["q"].shape[1]
+            if slopes.dtype != "float32" or slopes.shape not in ((heads,), (self.batch, heads)):
+                raise ValueError(
+                    f"alibi_slopes must be float32 [{heads}] or [{self.batch}, {heads}], "
+                    f"not {slopes.dtype} {list(slopes.shape)}"
+                )
             if not slopes.is_contiguous_from(0):
                 slopes = view(np.ascontiguousarray(slopes.numpy()))
             flat["alibi_slopes"] = staging.add(slopes)

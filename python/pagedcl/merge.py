@@ -12,7 +12,7 @@ from ._library import lib
 from .arrays import View, dtype_value, view
 from .attn import empty_like
 from .cache import as_rows
-from .device import Device
+from .device import Device, check_device
 from .staging import Staging
 
 
@@ -20,6 +20,7 @@ class Merge:
     """Merges results of heads of head_dim values, in dtype; see merge.h. Not for two threads at once."""
 
     def __init__(self, device: Device, *, num_heads: int, head_dim: int, dtype: str = "float32") -> None:
+        check_device(device)
         desc = _library.MergeDesc(num_heads=num_heads, head_dim=head_dim, dtype=dtype_value(dtype))
         handle = c_void_p()
         lib.merge_create(device._handle, byref(desc), byref(handle))
@@ -34,9 +35,10 @@ class Merge:
         Each side is normalised and has its LSE, in natural logarithm; -infinity: it saw no key, and counts for nothing.
         With tensors in device memory alone it only enqueues; with host tensors it waits.
         """
-        num_rows = view(out_a).shape[0]
-        rows = [as_rows(out, "out", self.num_heads, self.head_dim) for out in (out_a, out_b)]
-        logs = [view(lse) for lse in (lse_a, lse_b)]
+        num_rows = view(out_a, "out_a").shape[0]
+        sides = {"out_a": out_a, "out_b": out_b}
+        rows = [as_rows(out, name, self.num_heads, self.head_dim) for name, out in sides.items()]
+        logs = [view(lse, name) for name, lse in {"lse_a": lse_a, "lse_b": lse_b}.items()]
         for out, lse in zip(rows, logs):
             self._check(out, lse, num_rows)
         out = empty_like(out_a, (num_rows, self.num_heads, self.head_dim), self.dtype, self.device)
@@ -55,7 +57,10 @@ class Merge:
 
     def _check(self, out: View, lse: View, num_rows: int) -> None:
         if out.shape[0] != num_rows or out.dtype != self.dtype:
-            raise ValueError(f"out_a and out_b must be {self.dtype} of as many rows")
+            raise ValueError(
+                f"out_a and out_b must be {self.dtype} of as many rows, not {out.dtype} of {num_rows} and "
+                f"{out.shape[0]}"
+            )
         if lse.shape != (num_rows, self.num_heads) or lse.dtype != "float32" or not lse.is_contiguous_from(0):
             raise ValueError(f"an LSE must be contiguous float32 [{num_rows}, {self.num_heads}]")
 

@@ -8,17 +8,22 @@ uploaded, and what was written is downloaded.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import _opencl
 from ._library import Tensor
-from .arrays import View, view
+from .arrays import DeviceArray, View, view
 from .errors import Error
 
 if TYPE_CHECKING:
     from .device import Device
+
+
+def context_of(tensor: Any) -> int:
+    """Of a DeviceArray or a pyopencl array."""
+    return tensor.device.context if isinstance(tensor, DeviceArray) else tensor.context.int_ptr
 
 
 class Staging:
@@ -59,6 +64,8 @@ class Staging:
     def add(self, tensor: View, written: bool = False, read: bool = True) -> View:
         if tensor.on_host:
             self._views.append((tensor, read, written))
+        elif context_of(tensor.owner) != self._device.context:
+            raise ValueError(f"{tensor.owner!r:.200} is in another OpenCL context than {self._device!r}")
         return tensor
 
     def add_copy(self, values: np.ndarray) -> View:

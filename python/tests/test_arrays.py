@@ -196,14 +196,26 @@ def test_pyopencl_buffers_are_the_memory_itself():
         pagedcl.DeviceArray(device, (2, *memory.shape), "float32", buffer)
 
 
+def test_caches_on_a_device_say_where_a_call_runs():
+    device = pagedcl.Device()  # not the default one, with which it could not share memory
+    q = np.ones((1, 1, 4, 16), np.float32)
+    cache = np.random.default_rng(0).standard_normal((2, 4, 2, 16)).astype(np.float32)
+    k_cache, v_cache = device.array(cache), device.array(cache)
+    new = np.full((1, 1, 2, 16), 3, np.float32)
+    out = pagedcl.flash_attn_with_kvcache(q, k_cache, v_cache, new, new, cache_seqlens=0, block_table=[[1]])
+    np.testing.assert_array_equal(out, np.full_like(q, 3))
+    np.testing.assert_array_equal(k_cache.numpy()[1, 0], new[0, 0])
+    np.testing.assert_array_equal(v_cache.numpy()[0], cache[0])
+
+
 def test_what_is_no_tensor_is_refused():
-    with pytest.raises(TypeError, match="list is no tensor"):
+    with pytest.raises(TypeError, match="a tensor is a list, which is no tensor"):
         arrays.view([1, 2])
     with pytest.raises(ValueError, match="none of"):
         pagedcl.Cache(
             pagedcl.default_device(), num_blocks=1, block_size=1, num_kv_heads=1, head_dim=8, dtype="complex64"
         )
-    with pytest.raises(ValueError, match="integers expected"):
-        arrays.int_array([1.5])
-    with pytest.raises(ValueError, match="does not fit"):
-        arrays.int_array([2**31])
+    with pytest.raises(ValueError, match="slots must be integers, not float64"):
+        arrays.int_array([1.5], "slots")
+    with pytest.raises(ValueError, match="slots must be integers of 32 bits, not 5 to 2147483648"):
+        arrays.int_array([5, 2**31], "slots")

@@ -30,7 +30,13 @@ def varlen(q=Q, k=KV, v=KV, cu_q=(0, 3), cu_k=(0, 5), **options):
         ({"cu_q": (1, 3)}, "cu_seqlens_q"),
         ({"cu_q": (0, 2, 1), "cu_k": (0, 1, 5)}, "cu_seqlens_q"),
         ({"alibi_slopes": np.ones(3, np.float32)}, "alibi_slopes must be"),
-        ({"alibi_slopes": np.ones(HEADS)}, "alibi_slopes must be"),
+        ({"alibi_slopes": np.ones(HEADS)}, "alibi_slopes must be float32 .4. or .1, 4., not float64 .4."),
+        ({"alibi_slopes": np.ones((2, HEADS), np.float32)}, "alibi_slopes must be"),
+        ({"q": Q.astype(Q.dtype.newbyteorder())}, "q must be in this machine's byte order"),
+        ({"q": Q[:, :0]}, "q has 0 heads"),
+        ({"window_size": 4}, "window_size must be .left, right."),
+        ({"cu_q": (0, 2.5)}, "cu_seqlens_q must be integers, not float64"),
+        ({"cu_q": (0, 1 << 40)}, "cu_seqlens_q must be integers of 32 bits"),
         ({"block_table": [[0]]}, "the caches must have"),
         ({"softmax_scale": 0.0}, "softmax_scale is 0"),
     ],
@@ -69,9 +75,15 @@ def test_kvcache_is_right_when_nothing_is_wrong():
         ({"cache_seqlens": [16, 3]}, "sequence 0"),
         ({"cache_seqlens": [-1, 3]}, "sequence 0"),
         ({"cache_seqlens": [1]}, "cache_seqlens must have 2"),
+        ({"cache_seqlens": [8, 3], "block_table": None}, "1 new tokens go beyond a row of 8 tokens"),
+        (
+            {"cache_batch_idx": [0, 4], "block_table": None, "cache_seqlens": 1},
+            "cache_batch_idx is .*, but the cache has 4",
+        ),
+        ({"block_table": [[0], [2, 3]]}, "the rows of block_table must have one length"),
         ({"cache_seqlens": None}, "cache_seqlens must say"),
         ({"cache_batch_idx": [0, 1]}, "neither"),
-        ({"cache_leftpad": [0, 1], "block_table": None}, "cache_seqlens and 1 new tokens"),
+        ({"cache_leftpad": [0, 1], "block_table": None}, "1 new tokens go beyond a row"),
         ({"rotary_cos": np.ones((16, 4), np.float32)}, "go together"),
         (
             {"rotary_cos": np.ones((5, 4), np.float32), "rotary_sin": np.ones((5, 4), np.float32)},
@@ -104,6 +116,62 @@ def test_a_read_only_cache_is_refused():
         pagedcl.flash_attn_with_kvcache(Q[None, :1], pool, pool, NEW[:1], NEW[:1], cache_seqlens=0, block_table=[[0]])
 
 
+@pytest.mark.parametrize("argument", ["q", "k_cache", "v_cache"])
+def test_what_is_no_tensor_is_named(argument):
+    tensors = {"q": Q[None], "k_cache": POOL, "v_cache": POOL} | {argument: [1.0]}
+    with pytest.raises(TypeError, match=f"{argument} is a list, which is no tensor"):
+        pagedcl.flash_attn_with_kvcache(**tensors)
+
+
+def test_torch_tensors_that_are_elsewhere_are_named():
+    torch = pytest.importorskip("torch")
+    with pytest.raises(ValueError, match="q is a torch tensor on meta"):
+        varlen(torch.empty(Q.shape, device="meta"))
+    with pytest.raises(ValueError, match="q must be a strided torch tensor"):
+        varlen(torch.ones(Q.shape).to_sparse())
+
+
+def test_integers_that_do_not_fit_are_refused(device):
+    """ctypes would take their lower bits."""
+    sizes = {"num_blocks": 2, "block_size": 4, "num_kv_heads": KV_HEADS, "head_dim": DIM, "dtype": "float32"}
+    with pytest.raises(OverflowError, match="num_blocks is 4294967298"):
+        pagedcl.Cache(device, **sizes | {"num_blocks": (1 << 32) + 2})
+    with pytest.raises(TypeError, match="num_blocks must be an int, not float"):
+        pagedcl.Cache(device, **sizes | {"num_blocks": 2.0})
+    cache = pagedcl.Cache(device, **sizes)
+    with pytest.raises(OverflowError, match="is 4294967296"):
+        cache.write(KV, KV, np.arange(5), layer=1 << 32)
+    sequence = pagedcl.Blocks(num_blocks=4, block_size=4).sequence()
+    with pytest.raises(OverflowError, match="of pagedcl_blocks_append"):
+        sequence.append((1 << 64) + 1)
+    assert len(sequence) == 0
+
+
+def test_a_tree_mask_has_a_length(device):
+    sizes = {"num_blocks": 2, "block_size": 4, "num_kv_heads": KV_HEADS, "head_dim": DIM, "dtype": "float32"}
+    attention = pagedcl.Attention(device, cache=pagedcl.Cache(device, **sizes), num_heads=HEADS, tree=True)
+    with pytest.raises(ValueError, match="tree_mask must have 3 words, not 1"):
+        attention.plan_decode([3], [[0]], seqlen_q=3, tree_mask=[7])
+    with pytest.raises(ValueError, match="tree_mask must have 66 words, not 3"):
+        attention.plan_varlen([0, 33], block_table=[[0]], cache_seqlens=[3], tree_mask=[7, 7, 7])
+    attention.plan_decode([3], [[0]], seqlen_q=3, tree_mask=[1, 3, 7])
+
+
+def test_objects_are_of_one_owner(device):
+    first, second = pagedcl.Blocks(num_blocks=4, block_size=4), pagedcl.Blocks(num_blocks=4, block_size=4)
+    sequences = first.sequence(), second.sequence()
+    with pytest.raises(ValueError, match="another manager"):
+        first.table(sequences)
+    for wrong in ("gpu", device.context):
+        with pytest.raises(TypeError, match="device must be a"):
+            pagedcl.Cache(wrong, num_blocks=1, block_size=1, num_kv_heads=1, head_dim=1)
+        with pytest.raises(TypeError, match="device must be a"):
+            pagedcl.set_default_device(wrong)
+    other = pagedcl.Device()
+    with pytest.raises(ValueError, match="another OpenCL context"):
+        varlen(device.array(Q), other.array(KV), other.array(KV))
+
+
 def test_errors_carry_status_and_words(device):
     with pytest.raises(pagedcl.Error) as error:
         pagedcl.Device("no such device")
@@ -131,6 +199,8 @@ def test_plans_and_runs_refuse(device):
         plan.run(Q, KV, KV, out=np.empty((3, HEADS, DIM + 1), np.float32))
     with pytest.raises(ValueError, match="lse must have"):
         plan.run(Q, KV, KV, lse=np.empty((HEADS, 3), np.float32))
+    with pytest.raises(ValueError, match="go together"):
+        plan.run(Q, KV, KV, rotary_sin=np.zeros((5, 4), np.float32))
     with pytest.raises(pagedcl.InvalidError, match="sinks"):
         plan.run(Q, KV, KV, sinks=np.zeros(HEADS, np.float32))
     with pytest.raises(ValueError, match="none of"):

@@ -55,13 +55,17 @@ def integer(value: Any, kind: Any, name: str) -> int:
 class Struct(ctypes.Structure):
     """A struct that the caller fills: begins with struct_size where it has one, and is 0 otherwise."""
 
+    def __init_subclass__(cls):
+        super().__init_subclass__()
+        cls._integers = {name: kind for name, kind, *_ in cls._fields_ if kind in _INTEGERS}
+
     def __init__(self, **values):
         super().__init__()
         if self._fields_[0][0] == "struct_size":
             self.struct_size = ctypes.sizeof(self)
-        kinds = dict(field[:2] for field in self._fields_)
         for name, value in values.items():
-            setattr(self, name, integer(value, kinds[name], name) if kinds[name] in _INTEGERS else value)
+            kind = self._integers.get(name)
+            setattr(self, name, value if kind is None else integer(value, kind, name))
 
     def as_dict(self) -> dict:
         """The fields by name, struct_size left out, strings decoded."""

@@ -8,6 +8,7 @@ in host memory, pyopencl arrays, and `DeviceArray`.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import operator
 import weakref
@@ -79,6 +80,7 @@ class View:
     def on_host(self) -> bool:
         return self.mem is None
 
+    @functools.cached_property
     def extent(self) -> tuple[int, int]:
         """The lowest host address of its bytes, and the one behind its highest."""
         first = self.address + self.offset * self.item_size
@@ -102,7 +104,7 @@ class View:
         kind = np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype)
         if not self.size:
             return np.empty(self.shape, kind)
-        lowest, end = self.extent()
+        lowest, end = self.extent
         memory = (ctypes.c_char * (end - lowest)).from_address(lowest)
         memory._owner = self.owner  # the array keeps `memory`, and so the tensor
         first = self.address + self.offset * self.item_size - lowest

@@ -116,7 +116,7 @@ class Cache:
         tensors = keys + values
         if any(tensor.on_host for tensor in tensors) and not device.shares_host_memory:
             raise ValueError(f"{device.info['device_name']} does not share the host's memory: adopt device tensors")
-        if device.info["kind"] != "cpu" and any(t.on_host and t.extent()[0] % _PAGE for t in tensors):
+        if device.info["kind"] != "cpu" and any(t.on_host and t.extent[0] % _PAGE for t in tensors):
             raise ValueError(f"host tensors must begin at a multiple of {_PAGE} bytes: drivers of GPUs copy others")
         staging = Staging(device, device.queue)
         for tensor in tensors:

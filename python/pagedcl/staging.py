@@ -77,8 +77,8 @@ class Staging:
         shared = self._device.shares_host_memory
         group: list[tuple[View, bool, bool]] = []
         start = end = 0
-        for item in sorted(self._views, key=lambda item: item[0].extent()):
-            first, behind = item[0].extent()
+        for item in sorted(self._views, key=lambda item: item[0].extent):
+            first, behind = item[0].extent
             if group and first >= end:
                 self._make_buffer(group, start, end, shared)
                 group = []
@@ -101,7 +101,7 @@ class Staging:
         if not shared and any(item[1] for item in group):
             _opencl.write(self._queue, mem, 0, end - start, start)
         for tensor, *_ in group:
-            if (tensor.extent()[0] - start) % tensor.item_size:
+            if (tensor.extent[0] - start) % tensor.item_size:
                 raise ValueError("tensors that overlap must be apart by whole elements")
             self._places[id(tensor)] = (mem, start)
 
@@ -112,7 +112,7 @@ class Staging:
         """Of its first element from the start of its buffer, in elements."""
         if not tensor.on_host:
             return tensor.offset
-        return (tensor.extent()[0] - self._places[id(tensor)][1]) // tensor.item_size
+        return (tensor.extent[0] - self._places[id(tensor)][1]) // tensor.item_size
 
     def tensor(self, rows: View) -> Tensor:
         """A view of shape [tokens, heads, head_dim] as the C library takes it."""

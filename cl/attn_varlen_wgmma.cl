@@ -2,8 +2,8 @@
 /*
  * Varlen attention of tier nv_wgmma, as attn_varlen, by matrix products of warpgroups. A work-group takes one problem
  * after the other: TUNE_ROWS rows, 64 for each of its warpgroups, over all their keys, in tiles of TUNE_KEYS. The
- * warps behind the warpgroups fetch keys and values (nv/panels.h), of the next problems too while the last of one is
- * worked on.
+ * warps behind the warpgroups fetch keys and values (nv/fetch.h), of the next problems too while the last of one is
+ * worked on (nv/problems.h).
  *
  * While a warpgroup multiplies the weights of one tile with its values, and q with the keys of the next tile, it makes
  * weights from the scores that are there. Weights are rounded to the element of V.
@@ -62,7 +62,8 @@
 #define ROW_TILES 1
 #define KEY_TILES (TUNE_KEYS / 8)
 
-#include "nv/panels.h"
+#include "nv/fetch.h"
+#include "nv/problems.h"
 #include "nv/softmax.h"
 #include "lib/attn_result.h"
 
@@ -80,49 +81,80 @@
 #define Q_PANEL (64 * PANEL_ROW)
 #define Q_BYTES (K_PANELS * Q_PANEL)
 
-#define MEMORY_BYTES                                                                                                   \
-    (RING_BYTES + WARPGROUPS * Q_BYTES + ZEROS + FETCH_WARPS * TUNE_KEYS * 8 + TUNE_STAGES * (4 * 8 + 16))
+#define MEMORY_BYTES                                                                                 \
+    (RING_BYTES + WARPGROUPS * Q_BYTES + ZEROS + FETCH_WARPS * (TUNE_KEYS + 1) * 8 + PROBLEM_BYTES + \
+     TUNE_STAGES * (4 * 8 + 16))
 
-/* Reads the problem that a work-group takes in a round, if there is one. They fall in length: every second round goes
-   the other way, so that no group has the longer one each time. */
-static bool read_problem(attn_problem *p, const __global int *plan, int2 sections, int round, long num_problems) {
-    const int groups = get_num_groups(0), group = get_group_id(0);
-    const long index = (long)round * groups + (round % 2 == 0 ? group : groups - 1 - group);
-    if (index >= num_problems)
-        return false;
-    problem_from_plan(p, plan, sections, (int)(index / NUM_KV_HEADS));
-    p->kv_head = (int)(index % NUM_KV_HEADS);
-    return true;
-}
+/* Tensor maps of the pool's layers, and the record of the first segment of this one. */
+#if WITH_MAPS
+#define MAPS_PARAM , const __global uchar *all_maps, int first_map
+#else
+#define MAPS_PARAM
+#endif
+
+/* What a warp that works has of every problem: 16 rows. */
+typedef struct worker {
+    const problem_list *list;
+    const __global STORAGE(Q) * q;
+    long4 q_layout;
+    attn_result_target target;
+    int first;            /* row, of the tile */
+    __local uchar *own_q; /* of its warpgroup */
+    float scale;          /* of products */
+    float late_scale;     /* of what the softmax takes */
+} worker;
 
 /* ---- q ---- */
 
-/* Begins to load a warp's 16 rows of q; rows behind the last are zeros, and so is what fills a row up. */
-static void load_q(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, int warp_row,
-                   __local uchar *to) {
+/* Begins to load a warp's rows of q; those behind the last are zeros, and so is what fills a row up. */
+static void load_q(const worker *w, const attn_problem *p) {
     const int lane = get_local_id(0) % 32;
-    const int first = warp_row % 64;
+    const int row = p->first_row + w->first, place = w->first % 64;
 #if ROTARY_DIM == 0
-    if (((q_layout.x | q_layout.y | q_layout.z) & 7) == 0) {
-        for (int i = lane; i < 16 * 2 * K_STEPS; i += 32) {
-            const int row = i / (2 * K_STEPS), piece = i % (2 * K_STEPS);
-            const int known = min(p->first_row + warp_row + row, p->num_rows - 1);
-            copy_begin16(local_address(to) + panel_at(Q_PANEL, first + row, piece),
-                         q + layout_at(q_layout, problem_token(p, known), problem_head(p, known)) + piece * 8,
-                         p->first_row + warp_row + row < p->num_rows && piece < K_VECTORS);
+    if (((w->q_layout.x | w->q_layout.y | w->q_layout.z) & 7) == 0) {
+        /* A lane finds the address of a row for all. */
+        const int known = min(row + lane % 16, p->num_rows - 1);
+        const ulong found =
+            row + lane % 16 < p->num_rows
+                ? (ulong)(w->q + layout_at(w->q_layout, problem_token(p, known), problem_head(p, known)))
+                : 0;
+#pragma unroll
+        for (int i = 0; i < K_STEPS; i++) {
+            const int at = (i * 32 + lane) / (2 * K_STEPS), piece = (i * 32 + lane) % (2 * K_STEPS);
+            const ulong from = address_from_lane(found, at);
+            copy_begin16(local_address(w->own_q) + panel_at(Q_PANEL, place + at, piece),
+                         (const __global STORAGE(Q) *)from + piece * 8, from != 0 && piece < K_VECTORS);
         }
         copy_commit();
         return;
     }
 #endif
     for (int i = lane; i < 16 * 2 * K_STEPS; i += 32) {
-        const int row = p->first_row + warp_row + i / (2 * K_STEPS), piece = i % (2 * K_STEPS);
+        const int at = i / (2 * K_STEPS), piece = i % (2 * K_STEPS);
         float8 x = 0;
-        if (row < p->num_rows && piece < K_VECTORS)
-            x = rotated8(&p->rotary, q, layout_at(q_layout, problem_token(p, row), problem_head(p, row)), piece * 8,
-                         problem_position(p, row));
-        tile_store8((__local ushort *)(to + panel_at(Q_PANEL, first + i / (2 * K_STEPS), piece)), x);
+        if (row + at < p->num_rows && piece < K_VECTORS)
+            x = rotated8(&p->rotary, w->q,
+                         layout_at(w->q_layout, problem_token(p, row + at), problem_head(p, row + at)), piece * 8,
+                         problem_position(p, row + at));
+        tile_store8((__local ushort *)(w->own_q + panel_at(Q_PANEL, place + at, piece)), x);
     }
+}
+
+/* Takes the problem of a round, and begins to load its q when the warpgroup is done with the q before; false: there is
+   no problem. */
+static bool load_next(const worker *w, attn_problem *next, int round) {
+    warpgroup_barrier(w->first / 64 + 1);
+    const bool any = problem_take(next, w->list, round);
+    if (any)
+        load_q(w, next);
+    return any;
+}
+
+/* Waits for the q that load_q began to load. */
+static void wait_for_q(const worker *w) {
+    COPY_WAIT(0);
+    fence_products();
+    warpgroup_barrier(w->first / 64 + 1);
 }
 
 /* ---- products ---- */
@@ -160,104 +192,103 @@ static void pack_weights(const float (*scores)[4], uint (*weights)[4]) {
         }
 }
 
-/* acc += weights * values, where a value that a row does not see may be NaN: its zero weight must not meet it. */
+/* acc += weights * values, where a value that a row does not see may be NaN: its zero weight must not meet it. Rare:
+   short rather than fast. */
 static void add_seen(float (*acc)[4], const uint (*weights)[4], const __local uchar *values) {
     const int lane = get_local_id(0) % 32;
+    /* A copy, since a loop's index puts it into memory. */
+    uint own[KEY_STEPS * 4];
 #pragma unroll
-    for (int step = 0; step < KEY_STEPS; step++)
-#pragma unroll
-        for (int eight = 0; eight < 2; eight++)
+    for (int i = 0; i < KEY_STEPS * 4; i++)
+        own[i] = weights[i / 4][i % 4];
 #pragma unroll 1
-            for (int j = 0; j < 8; j++) {
-                const int source = (lane & ~3) | j / 2, key = step * 16 + eight * 8 + j;
-                const float2 low = unpack(as_uint(from_lane(as_float(weights[step][eight * 2]), source)));
-                const float2 high = unpack(as_uint(from_lane(as_float(weights[step][eight * 2 + 1]), source)));
-                const float weight[2] = {j % 2 ? low.y : low.x, j % 2 ? high.y : high.x};
+    for (int key = 0; key < TUNE_KEYS; key++) {
+        const int source = (lane & ~3) | key % 8 / 2, at = key / 8 * 2;
+        const float2 low = unpack(as_uint(from_lane(as_float(own[at]), source)));
+        const float2 high = unpack(as_uint(from_lane(as_float(own[at + 1]), source)));
+        const float weight[2] = {key % 2 ? low.y : low.x, key % 2 ? high.y : high.x};
 #pragma unroll
-                for (int d = 0; d < V_STEPS * 2; d++) {
-                    const float2 value =
-                        unpack(*(const __local uint *)(values + panel_at(TILE_PANEL, key, d) + lane % 4 * 4));
+        for (int d = 0; d < V_STEPS * 2; d++) {
+            const float2 value = unpack(*(const __local uint *)(values + panel_at(TILE_PANEL, key, d) + lane % 4 * 4));
 #pragma unroll
-                    for (int e = 0; e < 4; e++) {
-                        const float sum = acc[d][e] + weight[e / 2] * (e % 2 ? value.y : value.x);
-                        acc[d][e] = weight[e / 2] == 0 ? acc[d][e] : sum;
-                    }
-                }
+            for (int e = 0; e < 4; e++) {
+                const float sum = acc[d][e] + weight[e / 2] * (e % 2 ? value.y : value.x);
+                acc[d][e] = weight[e / 2] == 0 ? acc[d][e] : sum;
             }
-}
-
-/* ---- a problem ---- */
-
-/* Two words of a lane and of the one whose number differs in bit `step`: the lower lane has both first ones, then. */
-static void exchange(uint *first, uint *second, int step) {
-    const bool upper = (get_local_id(0) & step) != 0;
-    const uint got = as_uint(from_lane_xor(as_float(upper ? *first : *second), step));
-    *first = upper ? got : *first;
-    *second = upper ? *second : got;
-}
-
-/* Word i of lane t of 4 becomes word t of lane i. */
-static void transpose_words(uint *words) {
-    exchange(&words[0], &words[1], 1);
-    exchange(&words[2], &words[3], 1);
-    exchange(&words[0], &words[2], 2);
-    exchange(&words[1], &words[3], 2);
-}
-
-/* A warp stores its rows' results. */
-static void store_results(const attn_problem *p, const attn_result_target *target, const lane_rows *own, int warp_row) {
-    const int lane = get_local_id(0) % 32;
-    const bool aligned = ((target->out_layout.x | target->out_layout.y | target->out_layout.z) & 7) == 0;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const int row = p->first_row + warp_row + lane / 4 + r * 8;
-        float sum = own->lane_sum[0][r] + from_lane_xor(own->lane_sum[0][r], 1);
-        sum += from_lane_xor(sum, 2);
-        const attn_row_end end = row_end(own->row_max[0][r], sum, p->mask.sinks, problem_head(p, row));
-        if (row < p->num_rows && lane % 4 == 0)
-            store_lse(target->lse, target->lse_offset, problem_token(p, row), problem_head(p, row), end.lse);
-        const float factor = 1 / end.divisor;
-        __global ushort *to = (__global ushort *)target->out +
-                              layout_at(target->out_layout, problem_token(p, row), problem_head(p, row));
-#pragma unroll
-        for (int d = 0; d < V_STEPS * 2; d += 4) {
-            /* A lane of four has 2 elements of each of 4 pieces, and takes all 8 of one. */
-            uint words[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (int i = 0; i < 4 && d + i < V_STEPS * 2; i++)
-                words[i] = pack(own->acc[0][d + i][2 * r] * factor, own->acc[0][d + i][2 * r + 1] * factor);
-            transpose_words(words);
-            const ushort8 x = as_ushort8((uint4)(words[0], words[1], words[2], words[3]));
-            const int piece = d + lane % 4;
-            const bool stored = row < p->num_rows && piece < V_VECTORS;
-            if (stored && aligned)
-                *(__global ushort8 *)(to + piece * 8) = x;
-            else if (stored)
-                vstore8(x, 0, to + piece * 8);
         }
     }
 }
 
-/* The same for the problem of a round, unless that is below 0. p: of another one, whose sources are those of all. */
-static void store_round(const attn_problem *p, const __global int *plan, int2 sections, int round, long num_problems,
-                        const attn_result_target *target, const lane_rows *own, int warp_row) {
-    attn_problem stored = *p;
-    if (round >= 0 && read_problem(&stored, plan, sections, round, num_problems))
-        store_results(&stored, target, own, warp_row);
+/* ---- a problem ---- */
+
+/* The results of a lane's two rows, ready to be stored. Not the accumulators: of registers that products have written
+   ptxas does not know, while later products run, that nobody writes them any more. */
+typedef struct lane_results {
+    uint words[2][V_STEPS * 2]; /* of each piece of 8, the lane's 2 elements */
+    __global ushort *to[2];     /* where the row begins; 0: behind the last */
+} lane_results;
+
+/* Stores the LSE, and gets the rest ready. */
+static void finish_rows(const worker *w, const attn_problem *p, const lane_rows *own, lane_results *results) {
+    const int lane = get_local_id(0) % 32;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float sum = own->lane_sum[0][r] + from_lane_xor(own->lane_sum[0][r], 1);
+        sum += from_lane_xor(sum, 2);
+        const int row = p->first_row + w->first + lane / 4 + r * 8;
+        const long token = problem_token(p, row);
+        const int head = problem_head(p, row);
+        const attn_row_end end = row_end(own->row_max[0][r], sum, p->mask.sinks, head);
+        const float factor = 1 / end.divisor;
+        results->to[r] = 0;
+        if (row < p->num_rows) {
+            results->to[r] = (__global ushort *)w->target.out + layout_at(w->target.out_layout, token, head);
+            if (lane % 4 == 0)
+                store_lse(w->target.lse, w->target.lse_offset, token, head, end.lse);
+        }
+#pragma unroll
+        for (int d = 0; d < V_STEPS * 2; d++)
+            results->words[r][d] = pack(own->acc[0][d][2 * r] * factor, own->acc[0][d][2 * r + 1] * factor);
+    }
 }
 
-/* Which rows of a problem a warp has, and how it scores. */
-typedef struct warp_rows {
-    int first;        /* in the tile */
-    uint q;           /* of the warpgroup, in local memory */
-    float scale;      /* of products */
-    float late_scale; /* of what the softmax takes */
-} warp_rows;
+/* Of pieces d and d + 1 of a row a lane takes 4 elements of one, with what its neighbour gives. */
+static ushort4 words_of_pair(const uint *words, int d, bool upper) {
+    const uint got = as_uint(from_lane_xor(as_float(upper ? words[d] : words[d + 1]), 1));
+    return as_ushort4(upper ? (uint2)(got, words[d + 1]) : (uint2)(words[d], got));
+}
+
+static void store_results(const worker *w, const lane_results *results) {
+    const int lane = get_local_id(0) % 32;
+    const bool upper = lane % 2 != 0;
+    const bool aligned = ((w->target.out_layout.x | w->target.out_layout.y | w->target.out_layout.z) & 3) == 0;
+    const int at = upper * 8 + (lane & 2) * 2; /* in a pair of pieces */
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        __global ushort *to = results->to[r] + at;
+        const bool inside = results->to[r] != 0;
+        if (aligned) {
+#pragma unroll
+            for (int d = 0; d < V_STEPS * 2; d += 2) {
+                const ushort4 x = words_of_pair(results->words[r], d, upper);
+                if (inside && d + upper < V_VECTORS)
+                    *(__global ushort4 *)(to + d * 8) = x;
+            }
+        } else {
+#pragma unroll
+            for (int d = 0; d < V_STEPS * 2; d += 2) {
+                const ushort4 x = words_of_pair(results->words[r], d, upper);
+                if (inside && d + upper < V_VECTORS)
+                    vstore4(x, 0, to + d * 8);
+            }
+        }
+    }
+}
 
 /* Begins the scores of the tile at a place of the ring. */
-static void scores_begin(key_ring ring, ring_place at, const warp_rows *rows, float (*scores)[KEY_TILES][4]) {
+static void scores_begin(const worker *w, key_ring ring, ring_place at, float (*scores)[KEY_TILES][4]) {
     mbarrier_wait(ring_barrier(ring, KEYS_THERE, at), at.parity);
-    begin_scores(&scores[0][0][0], rows->q, local_address(ring_keys(ring, at)));
+    begin_scores(&scores[0][0][0], local_address(w->own_q), local_address(ring_keys(ring, at)));
 }
 
 /* Begins to add up the values of the tile at a place of the ring. */
@@ -275,13 +306,22 @@ static void results_begin(key_ring ring, ring_place at, uint (*weights)[4], lane
 }
 
 /* Weights from the scores of the tile whose first key is at `first`; as tile_softmax. */
-static bool weigh(const attn_problem *p, const key_range *range, int first, const warp_rows *rows, lane_rows *own,
+static bool weigh(const worker *w, const attn_problem *p, const key_range *range, int first, lane_rows *own,
                   float (*scores)[KEY_TILES][4], float (*rescale)[2]) {
     const bool whole = first >= range->begin && first + TUNE_KEYS <= p->key_end;
     /* Any key may lie in no block where the table is guarded. */
-    if (rows->late_scale == 1 || WITH_GUARD || !whole || !all_see(p, range, first))
-        tile_scores(p, rows->first, first, rows->scale, scores);
-    return tile_softmax(own, rows->late_scale, scores, rescale);
+    if (w->late_scale == 1 || WITH_GUARD || !whole || !all_see(p, range, first))
+        tile_scores(p, w->first, first, w->scale, scores);
+    return tile_softmax(own, w->late_scale, scores, rescale);
+}
+
+/* A wait that follows stays behind what x is made from: ptxas would move the weights' exponentials behind it, where no
+   product runs any more. x is not below 0, so that nothing is stored; `place`: anywhere in local memory. */
+static void finish_before_wait(float x, uint place) {
+    asm volatile("{ .reg .pred below; setp.lt.f32 below, %0, 0f00000000; @below st.shared.f32 [%1], %0; }"
+                 :
+                 : "f"(x), "r"(place)
+                 : "memory");
 }
 
 /* Says that a warp is done with a part of a tile. */
@@ -290,42 +330,59 @@ static void release(key_ring ring, int which, ring_place at) {
         mbarrier_arrive(ring_barrier(ring, which, at));
 }
 
-/* A warp's rows against all their keys. The first tile is at a place of the ring; returns the place behind the last. */
-static ring_place attend(const attn_problem *p, const key_range *range, key_ring ring, ring_place at,
-                         const warp_rows *rows, lane_rows *own) {
+/* A warp's rows of the problem of a round against all their keys, when q is there. Meanwhile the results of the round
+   before are stored, and the problem of the next is taken and its q loaded; it becomes *p, false: there is none. The first
+   tile is at a place of the ring, which becomes that behind the last. */
+static bool attend(const worker *w, attn_problem *p, int round, key_ring ring, ring_place *place,
+                   lane_results *results) {
+    const key_range range = range_of(p);
+    ring_place at = *place;
+    attn_problem next = *p; /* whose sources are those of all */
+    bool more = false;
+    lane_rows own;
     float scores[ROW_TILES][KEY_TILES][4], rescale[ROW_TILES][2];
     uint weights[KEY_STEPS][4];
-    scores_begin(ring, at, rows, scores);
+    scores_begin(w, ring, at, scores);
+    if (round > 0)
+        store_results(w, results);
     PRODUCTS_WAIT(TUNE_KEYS, &scores[0][0][0], 0);
     release(ring, KEYS_DONE, at);
-    rows_begin(own);
-    int first = range->start;
-    weigh(p, range, first, rows, own, scores, rescale);
+    if (range.num_tiles == 1)
+        more = load_next(w, &next, round + 1);
+    rows_begin(&own);
+    int first = range.start;
+    weigh(w, p, &range, first, &own, scores, rescale);
     pack_weights((const float(*)[4])scores[0], weights);
-    for (int t = 1; t < range->num_tiles; t++) {
+    for (int t = 1; t < range.num_tiles; t++) {
         const ring_place next = ring_further(at, 1);
         first += TUNE_KEYS;
-        scores_begin(ring, next, rows, scores);
-        results_begin(ring, at, weights, own);
+        scores_begin(w, ring, next, scores);
+        results_begin(ring, at, weights, &own);
         PRODUCTS_WAIT(TUNE_KEYS, &scores[0][0][0], 1);
         release(ring, KEYS_DONE, next);
-        const bool changed = weigh(p, range, first, rows, own, scores, rescale);
-        PRODUCTS_WAIT(V_COLUMNS, &own->acc[0][0][0], 0);
+        const bool changed = weigh(w, p, &range, first, &own, scores, rescale);
+        finish_before_wait(own.lane_sum[0][0] + own.lane_sum[0][1], local_address(ring.zeros));
+        PRODUCTS_WAIT(V_COLUMNS, &own.acc[0][0][0], 0);
         release(ring, VALUES_DONE, at);
         if (changed)
-            rows_rescale(own, rescale);
+            rows_rescale(&own, rescale);
         pack_weights((const float(*)[4])scores[0], weights);
         at = next;
     }
-    results_begin(ring, at, weights, own);
-    PRODUCTS_WAIT(V_COLUMNS, &own->acc[0][0][0], 0);
+    results_begin(ring, at, weights, &own);
+    if (range.num_tiles > 1)
+        more = load_next(w, &next, round + 1);
+    PRODUCTS_WAIT(V_COLUMNS, &own.acc[0][0][0], 0);
     release(ring, VALUES_DONE, at);
-    return ring_further(at, 1);
+    finish_rows(w, p, &own, results);
+    *place = ring_further(at, 1);
+    *p = next;
+    return more;
 }
 
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
 attn_varlen_wgmma(const __global int *plan, int2 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
-                  ROTARY_PARAMS, MASK_PARAMS, RESULT_PARAMS) {
+                  ROTARY_PARAMS, MASK_PARAMS, RESULT_PARAMS, __global int *counters MAPS_PARAM) {
     __local uint4 memory[MEMORY_BYTES / 16] __attribute__((aligned(1024)));
     const keys_source keys = KEYS_SOURCE;
     const rotary_source rotary = ROTARY_SOURCE;
@@ -338,10 +395,20 @@ attn_varlen_wgmma(const __global int *plan, int2 sections, const __global STORAG
     ring.zeros = place + RING_BYTES + WARPGROUPS * Q_BYTES;
     ring.rows = (__local ulong *)(ring.zeros + ZEROS);
     ring.barriers = ring.rows + FETCH_WARPS * TUNE_KEYS;
-    ring.hides_special = (__local int *)(ring.barriers + 4 * TUNE_STAGES);
+    ring.landed = ring.barriers + 4 * TUNE_STAGES;
+    problem_list list;
+    list.plan = plan;
+    list.sections = sections;
+    list.count = (long)(sections.y - sections.x) / WORK_INTS * NUM_KV_HEADS;
+    list.counters = counters;
+    list.barriers = ring.landed + FETCH_WARPS;
+    list.places = (__local int *)(list.barriers + 2 * PROBLEM_PLACES);
+    ring.hides_special = list.places + PROBLEM_PLACES * PROBLEM_INTS;
     const int warp = get_local_id(0) / 32, warpgroup = warp / 4;
-    if (get_local_id(0) == 0)
+    if (get_local_id(0) == 0) {
         ring_init(ring);
+        problems_init(&list);
+    }
     ring_fill_up(ring);
     barrier(CLK_LOCAL_MEM_FENCE);
 
@@ -349,41 +416,56 @@ attn_varlen_wgmma(const __global int *plan, int2 sections, const __global STORAG
     p.keys = keys;
     p.rotary = rotary;
     p.mask = mask;
-    const long num_problems = (long)(sections.y - sections.x) / WORK_INTS * NUM_KV_HEADS;
     ring_place at = {0, 0};
     if (warpgroup == WARPGROUPS) {
         REGISTERS_DOWN_TO(FETCH_REGISTERS);
-        int turn = (warp - WORKERS / 32) / 2;
-        for (int round = 0; read_problem(&p, plan, sections, round, num_problems); round++) {
+        const int own = warp - WORKERS / 32;
+        fetcher f = {get_local_id(0) % 32,
+                     own % 2 == 0,
+                     own / 2,
+                     ring.rows + own * TUNE_KEYS,
+                     0,
+                     local_address(ring.landed + own),
+                     0};
+#if WITH_MAPS
+        const __global uchar *maps = all_maps + (long)first_map * MAPS_RECORD;
+        if (maps_hold(maps, &keys.k, &keys.v)) {
+            f.maps = maps;
+            for (int i = 0; i < NUM_SEGMENTS; i++)
+                map_acquire(maps + i * MAPS_RECORD + own % 2 * MAP_BYTES);
+        }
+#endif
+        for (int round = 0;; round++) {
+            if (own == 0)
+                problems_hand_out(&list, round);
+            if (!problem_take(&p, &list, round))
+                break;
             const key_range range = range_of(&p);
-            turn = ring_fetch(&p, &range, ring, at, turn);
+            ring_fetch(&p, &range, &f, ring, at);
             at = ring_further(at, range.num_tiles % TUNE_STAGES);
             at.parity ^= range.num_tiles / TUNE_STAGES & 1;
         }
     } else {
         REGISTERS_UP_TO(WORK_REGISTERS);
-        __local uchar *own_q = place + RING_BYTES + warpgroup * Q_BYTES;
         /* The scale is left to the softmax, unless something comes between, or it would turn the order round. */
         const bool scale_late = (WITH_SOFTCAP | WITH_ALIBI) == 0 && mask.scale.x > 0;
-        const warp_rows rows = {warp * 16, local_address(own_q), scale_late ? 1 : mask.scale.x,
-                                scale_late ? mask.scale.x : 1};
-        lane_rows own;
-        if (read_problem(&p, plan, sections, 0, num_problems))
-            load_q(&p, q, q_layout, rows.first, own_q);
+        worker w;
+        w.list = &list;
+        w.q = q;
+        w.q_layout = q_layout;
+        w.target = target;
+        w.first = warp * 16;
+        w.own_q = place + RING_BYTES + warpgroup * Q_BYTES;
+        w.scale = scale_late ? 1 : mask.scale.x;
+        w.late_scale = scale_late ? mask.scale.x : 1;
+        lane_results results;
+        bool more = load_next(&w, &p, 0);
         int round = 0;
-        for (; read_problem(&p, plan, sections, round, num_problems); round++) {
-            const key_range range = range_of(&p);
-            COPY_WAIT(0);
-            fence_products();
-            warpgroup_barrier(warpgroup + 1);
-            /* Behind the fence, which would wait for them, results are stored. */
-            store_round(&p, plan, sections, round - 1, num_problems, &target, &own, rows.first);
-            at = attend(&p, &range, ring, at, &rows, &own);
-            /* All are done with q. */
-            warpgroup_barrier(warpgroup + 1);
-            if (read_problem(&p, plan, sections, round + 1, num_problems))
-                load_q(&p, q, q_layout, rows.first, own_q);
+        for (; more; round++) {
+            wait_for_q(&w);
+            more = attend(&w, &p, round, ring, &at, &results);
         }
-        store_round(&p, plan, sections, round - 1, num_problems, &target, &own, rows.first);
+        if (round > 0)
+            store_results(&w, &results);
     }
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attn.h"
 
+#include "attn_maps.h"
 #include "cache.h"
 #include "device.h"
 #include "dtype.h"
@@ -18,7 +19,7 @@ enum { MAX_HEAD_DIM = 576, SMALL_WORK_GROUP = 64, WORK_ITEMS_OF_A_THREAD = 16 };
 
 static const char *const kernel_names[PCL_ATTN_KERNELS] = {
     [PCL_ATTN_VARLEN] = "attn_varlen", [PCL_ATTN_DECODE] = "attn_decode", [PCL_ATTN_MERGE] = "attn_merge",
-    [PCL_ATTN_APPEND] = "attn_append", [PCL_ATTN_TABLES] = "attn_tables",
+    [PCL_ATTN_APPEND] = "attn_append", [PCL_ATTN_TABLES] = "attn_tables", [PCL_ATTN_MAPS] = "attn_maps",
 };
 
 /* A field that the cache gives: 0 or the same. */
@@ -238,7 +239,10 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
         pcl_variant_int(variant, "TUNE_WARP_ROWS", attn->tuning[which].warp_rows);
         pcl_variant_int(variant, "TUNE_STAGES", attn->tuning[which].stages);
     }
-    variant->for_hopper = is_wgmma(attn, which);
+    if (is_wgmma(attn, which)) {
+        variant->for_hopper = true;
+        pcl_variant_int(variant, "WITH_MAPS", pcl_attn_has_maps(attn));
+    }
     bool small_thread =
         attn->device->quirks.registers_on_request && attn->tuning[which].work_group >= WORK_ITEMS_OF_A_THREAD;
     pcl_variant_int(variant, "TUNE_SUB_GROUP", small_thread ? WORK_ITEMS_OF_A_THREAD : 0);
@@ -308,6 +312,8 @@ static bool name_variants(pagedcl_attn *attn, int32_t work_group, bool tuned) {
     pcl_variant_int(&attn->variants[PCL_ATTN_APPEND], "WITH_GUARD", desc->device_tables);
     if (desc->device_tables)
         name_shape(attn, PCL_ATTN_TABLES);
+    if (pcl_attn_has_maps(attn))
+        pcl_attn_maps_variant(attn, &attn->variants[PCL_ATTN_MAPS]);
     return true;
 }
 
@@ -322,6 +328,8 @@ static bool is_used(const pagedcl_attn *attn, pcl_attn_kernel which) {
         return varlen && paged;
     case PCL_ATTN_TABLES:
         return attn->desc.device_tables != 0;
+    case PCL_ATTN_MAPS:
+        return varlen && pcl_attn_has_maps(attn);
     default:
         return decode && paged;
     }
@@ -440,6 +448,8 @@ pagedcl_status pagedcl_attn_create(pagedcl_device *device, const pagedcl_attn_de
     if (own.cache != NULL)
         pcl_cache_retain(own.cache);
     pagedcl_status status = build(attn, pcl_tier_is_nv(desc->tier));
+    if (status == PAGEDCL_SUCCESS && attn->programs[PCL_ATTN_MAPS] != NULL)
+        status = pcl_attn_maps_make(attn);
     if (status == PAGEDCL_SUCCESS)
         status = pcl_warm_attn(attn);
     if (status != PAGEDCL_SUCCESS) {
@@ -459,6 +469,8 @@ void pagedcl_attn_destroy(pagedcl_attn *attn) {
     if (attn == NULL || atomic_fetch_sub(&attn->references, 1) > 1)
         return;
     release_programs(attn);
+    if (attn->maps != NULL)
+        clReleaseMemObject(attn->maps);
     pagedcl_cache_destroy(attn->desc.cache);
     pagedcl_device_destroy(attn->device);
     free(attn);

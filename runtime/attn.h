@@ -15,6 +15,7 @@ typedef enum pcl_attn_kernel {
     PCL_ATTN_MERGE,
     PCL_ATTN_APPEND,
     PCL_ATTN_TABLES,
+    PCL_ATTN_MAPS,
     PCL_ATTN_KERNELS
 } pcl_attn_kernel;
 
@@ -25,6 +26,7 @@ struct pagedcl_attn {
     pcl_attn_tuning tuning[PCL_ATTN_KERNELS];
     pcl_variant variants[PCL_ATTN_KERNELS];
     cl_program programs[PCL_ATTN_KERNELS];
+    cl_mem maps; /* tensor maps of the cache's layers (attn_maps.h), or NULL */
 };
 
 /* One more owner; pagedcl_attn_destroy drops it. */

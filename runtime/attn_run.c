@@ -3,9 +3,12 @@
 #include "attn_run.h"
 
 #include "attn_args.h"
+#include "attn_maps.h"
 #include "launch.h"
 #include "nv_probe.h"
 #include "status.h"
+
+#include <inttypes.h>
 
 /* The setters below follow the kernels' parameter macros. A parameter that a kernel does not use must be a buffer all
    the same: another one of the run stands in for it. */
@@ -110,9 +113,15 @@ static pagedcl_status enqueue_varlen(const pagedcl_attn *attn, const pagedcl_pla
     set_result(args, &arguments);
     int64_t groups = plan->batch.num_work, kv_heads = attn->desc.num_kv_heads;
     if (attn->desc.tier == PAGEDCL_TIER_NV_WGMMA) {
-        /* As many as run at once: each takes its share of all. */
-        int64_t units = attn->device->info.compute_units;
-        groups = groups * kv_heads < units ? groups * kv_heads : units;
+        pcl_argument_mem(&arguments, plan->counters);
+        if (attn->maps != NULL)
+            pcl_attn_maps_arguments(attn, args->layer, &arguments);
+        /* As many as run at once: each takes the next problem when it is done with one. They are counted by an int. */
+        int64_t problems = groups * kv_heads, units = attn->device->info.compute_units;
+        if (problems > INT32_MAX - units)
+            return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "the batch has %" PRId64 " tiles of query rows for %d KV heads",
+                            groups, attn->desc.num_kv_heads);
+        groups = problems < units ? problems : units;
         kv_heads = 1;
     }
     return pcl_launch_groups(chain, &arguments, groups, kv_heads, (size_t)attn->tuning[PCL_ATTN_VARLEN].work_group);

@@ -120,15 +120,18 @@ pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *
 static int64_t wgmma_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
     const int64_t panel_row = 128, k_panels = (desc->head_dim + 63) / 64, v_panels = (desc->head_dim_v + 63) / 64;
     const int64_t rows = tuning->rows, keys = tuning->keys, stages = tuning->stages;
-    return stages * keys * panel_row * (k_panels + v_panels) + rows * panel_row * k_panels + 1024 + keys * 32 +
-           stages * 48;
+    const int64_t ring = stages * (keys * panel_row * (k_panels + v_panels) + 48), q = rows * panel_row * k_panels;
+    const int64_t zeros = 1024, fetchers = (keys + 1) * 32, problems = 4 * (16 * 4 + 16);
+    return ring + q + zeros + fetchers + problems;
 }
 
 pcl_attn_tuning pcl_attn_tune_wgmma(int64_t local_memory, const pagedcl_attn_desc *desc) {
     /* As many rows as the registers allow, since each tile of keys is read once for them: three warpgroups of 64, or two
        where results are wide; another fetches. */
     const int32_t rows = desc->head_dim_v > 128 ? 128 : 192;
-    pcl_attn_tuning tuning = {.work_group = rows * 2 + 128, .rows = rows, .few_rows = rows, .keys = 64, .stages = 5};
+    /* Where the results leave registers for more scores, longer products. */
+    const int32_t keys = desc->head_dim_v > 64 ? 64 : 96;
+    pcl_attn_tuning tuning = {.work_group = rows * 2 + 128, .rows = rows, .few_rows = rows, .keys = keys, .stages = 5};
     while (tuning.stages > 0 && wgmma_memory(&tuning, desc) > local_memory)
         tuning.stages = tuning.stages > 2 ? tuning.stages - 1 : 0;
     return tuning;

@@ -11,6 +11,7 @@
 #define KERNELS(X)       \
     X(attn_append)       \
     X(attn_decode)       \
+    X(attn_maps)         \
     X(attn_merge)        \
     X(attn_tables)       \
     X(attn_varlen)       \

@@ -11,11 +11,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static pagedcl_status make_arrivals(cl_context context, int64_t count, cl_mem *arrivals) {
+/* Ints that are 0. */
+static pagedcl_status make_counters(cl_context context, int64_t count, cl_mem *counters) {
     cl_int *zeros = calloc((size_t)count + 1, sizeof *zeros), code = CL_SUCCESS;
     if (zeros == NULL)
         return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for %" PRId64 " counters", count);
-    *arrivals =
+    *counters =
         clCreateBuffer(context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, (size_t)count * sizeof *zeros, zeros, &code);
     free(zeros);
     return code == CL_SUCCESS ? PAGEDCL_SUCCESS : pcl_fail_opencl(code, "clCreateBuffer of counters");
@@ -47,7 +48,7 @@ static pagedcl_status grow_partials(pagedcl_plan *plan, int64_t rows) {
     }
     cl_mem arrivals = NULL;
     if (pcl_tier_is_nv(plan->attn->desc.tier)) {
-        pagedcl_status status = make_arrivals(context, capacity, &arrivals);
+        pagedcl_status status = make_counters(context, capacity, &arrivals);
         if (status != PAGEDCL_SUCCESS) {
             clReleaseMemObject(acc);
             clReleaseMemObject(sums);
@@ -155,6 +156,8 @@ pagedcl_status pagedcl_plan_create(pagedcl_attn *attn, pagedcl_plan **out) {
     for (int i = 0; i < PCL_ATTN_KERNELS && status == PAGEDCL_SUCCESS; i++)
         if (attn->programs[i] != NULL)
             status = pcl_variant_kernel(&attn->variants[i], attn->programs[i], &plan->kernels[i]);
+    if (attn->desc.tier == PAGEDCL_TIER_NV_WGMMA && status == PAGEDCL_SUCCESS)
+        status = make_counters(attn->device->context, 2, &plan->counters);
     if (attn->desc.device_tables && status == PAGEDCL_SUCCESS)
         status = pcl_faults_create(attn->device, &plan->faults);
     if (status != PAGEDCL_SUCCESS) {
@@ -176,6 +179,8 @@ void pagedcl_plan_destroy(pagedcl_plan *plan) {
         if (plan->kernels[i] != NULL)
             clReleaseKernel(plan->kernels[i]);
     release_partials(plan);
+    if (plan->counters != NULL)
+        clReleaseMemObject(plan->counters);
     free(plan->owners);
     pagedcl_attn_destroy(plan->attn);
     free(plan);

@@ -38,6 +38,7 @@ struct pagedcl_plan {
     pcl_fence runs;    /* the last run: partial results are one run's at a time */
     cl_mem partial_acc, partial_sums;
     cl_mem arrivals;          /* of tier nv_mma: an int for each partial row, 0 between runs */
+    cl_mem counters;          /* of tier nv_wgmma: two ints (cl/nv/problems.h), 0 between runs */
     int64_t partial_capacity; /* rows */
     int32_t *owners;          /* [num_blocks]: the last epoch in which a sequence appended to the block */
     int32_t epoch;

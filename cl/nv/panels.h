@@ -67,8 +67,9 @@ typedef struct key_ring {
     __local uchar *keys, *values; /* of all stages */
     __local ulong *rows;          /* [FETCH_WARPS][TUNE_KEYS]: where a warp's rows come from */
     __local ulong *barriers;      /* [4][TUNE_STAGES] */
-    __local uchar *zeros;         /* [ZEROS] */
-    __local int *hides_special;   /* [TUNE_STAGES]: whether a value that some row does not see is infinite or NaN */
+    __local ulong *landed; /* [FETCH_WARPS]: barriers, behind the others: what a warp fetches for itself is there */
+    __local uchar *zeros;  /* [ZEROS] */
+    __local int *hides_special; /* [TUNE_STAGES]: whether a value that some row does not see is infinite or NaN */
 } key_ring;
 
 enum { KEYS_THERE, VALUES_THERE, KEYS_DONE, VALUES_DONE };
@@ -102,6 +103,8 @@ static __local uchar *ring_values(key_ring ring, ring_place at) {
 static void ring_init(key_ring ring) {
     for (int i = 0; i < 4 * TUNE_STAGES; i++)
         mbarrier_init(local_address(ring.barriers + i), i < KEYS_DONE * TUNE_STAGES ? 1 : WORKERS / 32);
+    for (int i = 0; i < FETCH_WARPS; i++)
+        mbarrier_init(local_address(ring.landed + i), 1);
 }
 
 /* Zeros where they are to be: in ring.zeros, and in the columns of keys behind the last, up to a whole step of the
@@ -111,102 +114,11 @@ static void ring_fill_up(key_ring ring) {
         tile_store8((__local ushort *)(ring.zeros + i * 16), 0);
 #if HEAD_DIM % 16
     for (int i = get_local_id(0); i < TUNE_STAGES * TUNE_KEYS; i += TUNE_WG)
-        tile_store8((__local ushort *)(ring.keys + i / TUNE_KEYS * K_STAGE +
-                                       panel_at(TILE_PANEL, i % TUNE_KEYS, HEAD_DIM / 8)),
-                    0);
+        tile_store8(
+            (__local ushort *)(ring.keys + i / TUNE_KEYS * K_STAGE + panel_at(TILE_PANEL, i % TUNE_KEYS, HEAD_DIM / 8)),
+            0);
 #endif
     fence_products();
-}
-
-/* Begins to copy a tile's rows, `vectors` pieces of each. By a warp. */
-#define FETCH_ROWS(to, rows, vectors)                                                                     \
-    do {                                                                                                  \
-        _Pragma("unroll 8") for (int i = 0; i < TUNE_KEYS * (vectors) / 32; i++) {                        \
-            const int key = (i * 32 + lane) / (vectors), piece = (i * 32 + lane) % (vectors);             \
-            const ulong from = (rows)[key];                                                               \
-            copy_begin16((to) + panel_at(TILE_PANEL, key, piece), (const __global ushort *)from + piece * 8, \
-                         from != 0);                                                                      \
-        }                                                                                                 \
-    } while (0)
-
-/* The same through registers, for rows that are not aligned. first: position of the tile's first key. */
-static void fetch_unaligned(const attn_problem *p, __local uchar *to, bool of_keys, int begin, int first, int lane) {
-    const int vectors = of_keys ? K_VECTORS : V_VECTORS;
-    for (int i = lane; i < TUNE_KEYS * vectors; i += 32) {
-        const int key = i / vectors, piece = i % vectors, position = first + key;
-        const bool inside = position >= begin && position < p->key_end && problem_has(p, position);
-        float8 x = 0;
-        if (inside)
-            x = of_keys ? key8(p, position, piece * 8) : value8(p, position, piece * 8);
-        tile_store8((__local ushort *)(to + panel_at(TILE_PANEL, key, piece)), x);
-    }
-}
-
-/* Whether a value of the tile that some row does not see is infinite or NaN. By a warp. */
-static bool find_special(const attn_problem *p, const key_range *range, int first, const __local uchar *values,
-                         int lane) {
-    if (all_see(p, range, first))
-        return false;
-    const ushort exponent = IS_BFLOAT16(KV) ? 0x7f80 : 0x7c00;
-    const int to = min(first + TUNE_KEYS, p->key_end);
-    const int begin = first < range->full_begin ? first : max(first, range->full_end);
-    const int end = to > range->full_end ? to : min(range->full_begin, to);
-    bool special = false;
-    for (int i = lane; i < (end - begin) * V_VECTORS; i += 32) {
-        const int key = begin - first + i / V_VECTORS;
-        const ushort8 x = *(const __local ushort8 *)(values + panel_at(TILE_PANEL, key, i % V_VECTORS));
-        special = special || any((x & exponent) == exponent);
-    }
-    return any_lane(special);
-}
-
-static void find_rows(const attn_problem *p, bool of_keys, int begin, int first, __local ulong *rows, int lane) {
-#pragma unroll
-    for (int i = lane; i < TUNE_KEYS; i += 32)
-        rows[i] = find_row(p, of_keys, begin, first + i);
-}
-
-/*
- * What a fetching warp does for a problem, whose first tile is at `at`: of every FETCH_WARPS / 2 tiles it fetches the
- * keys of one, or the values. It waits for its copies before it goes on, so that the fence behind them is its own and
- * not the workers'; meanwhile it finds its next rows. turn: which of those tiles is its next; returns that of the next
- * problem.
- */
-static int ring_fetch(const attn_problem *p, const key_range *range, key_ring ring, ring_place at, int turn) {
-    const int warp = (int)get_local_id(0) / 32 - WORKERS / 32, lane = get_local_id(0) % 32;
-    const bool of_keys = warp % 2 == 0;
-    const int there = of_keys ? KEYS_THERE : VALUES_THERE, done = of_keys ? KEYS_DONE : VALUES_DONE;
-    __local ulong *rows = ring.rows + warp * TUNE_KEYS;
-    const bool aligned = keys_are_aligned(p);
-    int t = turn;
-    at = ring_further(at, turn);
-    find_rows(p, of_keys, range->begin, range->start + t * TUNE_KEYS, rows, lane);
-    for (; t < range->num_tiles; t += FETCH_TURNS) {
-        __local uchar *to = of_keys ? ring_keys(ring, at) : ring_values(ring, at);
-        warp_barrier();
-        mbarrier_wait(ring_barrier(ring, done, at), at.parity ^ 1);
-        if (!aligned)
-            fetch_unaligned(p, to, of_keys, range->begin, range->start + t * TUNE_KEYS, lane);
-        else if (of_keys)
-            FETCH_ROWS(local_address(to), rows, K_VECTORS);
-        else
-            FETCH_ROWS(local_address(to), rows, V_VECTORS);
-        copy_commit();
-        warp_barrier();
-        find_rows(p, of_keys, range->begin, range->start + (t + FETCH_TURNS) * TUNE_KEYS, rows, lane);
-        COPY_WAIT(0);
-        fence_products();
-        warp_barrier();
-        if (!of_keys) {
-            const bool special = find_special(p, range, range->start + t * TUNE_KEYS, to, lane);
-            if (lane == 0)
-                ring.hides_special[at.stage] = special;
-        }
-        if (lane == 0)
-            mbarrier_arrive(ring_barrier(ring, there, at));
-        at = ring_further(at, FETCH_TURNS);
-    }
-    return t - range->num_tiles;
 }
 
 #endif

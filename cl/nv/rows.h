@@ -42,10 +42,14 @@ static bool keys_are_aligned(const attn_problem *p) {
     return (all & 7) == 0;
 }
 
-/* Where the row of a key, or of its value, is in the pool or among the packed keys; 0 for a position outside begin ..
-   p->key_end - 1, or in no block. */
+/* Whether there is a key at a position: it is one of begin .. p->key_end - 1, and in a block. */
+static bool key_exists(const attn_problem *p, int begin, int position) {
+    return position >= begin && position < p->key_end && problem_has(p, position);
+}
+
+/* Where the row of a key, or of its value, is in the pool or among the packed keys; 0 where there is none. */
 static ulong find_row(const attn_problem *p, bool of_keys, int begin, int position) {
-    if (position < begin || position >= p->key_end || !problem_has(p, position))
+    if (!key_exists(p, begin, position))
         return 0;
     keys_row row = of_keys ? key_row(p, position) : value_row(p, position);
 #if WITH_PAGED

@@ -27,7 +27,7 @@ static uint local_address(const __local void *pointer) {
 /* d += a * b. */
 static void mma(float *d, const uint *a, uint b0, uint b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32." PTX(KV) "." PTX(KV) ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-        "{%0,%1,%2,%3};"
+                                                                     "{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -92,6 +92,10 @@ static float from_lane(float x, int lane) {
     asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, " ALL_LANES ";" : "=f"(y) : "f"(x), "r"(lane));
     return y;
 }
+static ulong address_from_lane(ulong x, int lane) {
+    const uint2 words = as_uint2(x);
+    return as_ulong((uint2)(as_uint(from_lane(as_float(words.x), lane)), as_uint(from_lane(as_float(words.y), lane))));
+}
 static float from_lane_xor(float x, int mask) {
     float y;
     asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, " ALL_LANES ";" : "=f"(y) : "f"(x), "r"(mask));
@@ -102,6 +106,15 @@ static float from_lane_xor(float x, int mask) {
    round for what it loads. */
 static void fence_device(void) {
     asm volatile("fence.acq_rel.gpu;" : : : "memory");
+}
+
+/* Bit l: lane l has x. */
+static uint lanes_with(bool x) {
+    uint lanes;
+    asm volatile("{ .reg .pred p; setp.ne.u32 p, %1, 0; vote.sync.ballot.b32 %0, p, " ALL_LANES "; }"
+                 : "=r"(lanes)
+                 : "r"((uint)x));
+    return lanes;
 }
 
 static bool any_lane(bool x) {

@@ -36,8 +36,8 @@
 #define REGISTERS_240 REGISTERS_224 ",%112,%113,%114,%115,%116,%117,%118,%119"
 #define REGISTERS_256 REGISTERS_240 ",%120,%121,%122,%123,%124,%125,%126,%127"
 
-#define OPERANDS_8(c, i)                                                                                               \
-    "+f"((c)[i]), "+f"((c)[i + 1]), "+f"((c)[i + 2]), "+f"((c)[i + 3]), "+f"((c)[i + 4]), "+f"((c)[i + 5]),            \
+#define OPERANDS_8(c, i)                                                                                    \
+    "+f"((c)[i]), "+f"((c)[i + 1]), "+f"((c)[i + 2]), "+f"((c)[i + 3]), "+f"((c)[i + 4]), "+f"((c)[i + 5]), \
         "+f"((c)[i + 6]), "+f"((c)[i + 7])
 #define OPERANDS_16(c) OPERANDS_8(c, 0)
 #define OPERANDS_32(c) OPERANDS_16(c), OPERANDS_8(c, 8)
@@ -67,16 +67,16 @@
  * c = a * b^T, or c += where `add`: c float[columns / 2], a 64 rows and b `columns` rows of 16 elements, both by
  * descriptors. columns is a number, a multiple of 16 up to 256.
  */
-#define PRODUCT(columns, c, a, b, add)                                                                                 \
-    asm volatile(HOPPER "{ .reg .pred add; setp.ne.s32 add, %[ADD], 0; " WGMMA(columns)                                \
-                     REGISTERS(columns) "}, %[A], %[B], add, 1, 1, 0, 0; }"                                            \
-                 : OPERANDS(columns)(c)                                                                                \
+#define PRODUCT(columns, c, a, b, add)                                                  \
+    asm volatile(HOPPER "{ .reg .pred add; setp.ne.s32 add, %[ADD], 0; " WGMMA(columns) \
+                     REGISTERS(columns) "}, %[A], %[B], add, 1, 1, 0, 0; }"             \
+                 : OPERANDS(columns)(c)                                                 \
                  : [A] "l"(a), [B] "l"(b), [ADD] "r"(add))
 
 /* c += a * b: a a fragment as of mma(), b 16 rows of `columns` elements. */
-#define PRODUCT_OF_REGISTERS(columns, c, a, b)                                                                         \
-    asm volatile(HOPPER WGMMA(columns) REGISTERS(columns) "}, {%[A0],%[A1],%[A2],%[A3]}, %[B], 1, 1, 1, 1;"            \
-                 : OPERANDS(columns)(c)                                                                                \
+#define PRODUCT_OF_REGISTERS(columns, c, a, b)                                                              \
+    asm volatile(HOPPER WGMMA(columns) REGISTERS(columns) "}, {%[A0],%[A1],%[A2],%[A3]}, %[B], 1, 1, 1, 1;" \
+                 : OPERANDS(columns)(c)                                                                     \
                  : [A0] "r"((a)[0]), [A1] "r"((a)[1]), [A2] "r"((a)[2]), [A3] "r"((a)[3]), [B] "l"(b))
 
 /* Before products whose accumulators other instructions have written. */

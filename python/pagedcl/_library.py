@@ -52,6 +52,13 @@ def integer(value: Any, kind: Any, name: str) -> int:
     return value
 
 
+class Handle:
+    """What stands for an object of the C library. A copy would outlive it."""
+
+    def __reduce__(self):
+        raise TypeError(f"a pagedcl.{type(self).__name__} is a handle of this process: it cannot be copied or pickled")
+
+
 class Struct(ctypes.Structure):
     """A struct that the caller fills: begins with struct_size where it has one, and is 0 otherwise."""
 

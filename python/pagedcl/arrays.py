@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Optional, Union
 import numpy as np
 
 from . import _opencl
+from ._library import Handle
 
 if TYPE_CHECKING:
     from .device import Device
@@ -128,7 +129,7 @@ def rounded(values: np.ndarray, dtype: str) -> View:
     return replace(view(upper), dtype="bfloat16")
 
 
-class DeviceArray:
+class DeviceArray(Handle):
     """A contiguous tensor in memory of the device. `Device.empty` and `Device.array` make them.
 
     shape: ints, or one. dtype: "float32", "float16", "bfloat16", "int32", "int64", "uint8" or "float64", by name or as

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import numpy as np
 
 from . import _library
-from ._library import lib
+from ._library import Handle, lib
 from .arrays import DTYPES, DeviceArray, View, dtype_value, int_array, is_pyopencl, is_torch, view
 from .cache import Cache, as_rows
 from .device import Device, check_device, tier_value
@@ -41,7 +41,7 @@ def empty_like(tensor: Any, shape: tuple[int, ...], dtype: str, device: Device) 
     return np.empty(shape, dtype)
 
 
-class Attention:
+class Attention(Handle):
     """An attention operator: heads, head_dim, dtypes, mask; see attn.h. Making it builds its kernels.
 
     cache: the pool that keys come from, which gives num_kv_heads, head_dim and kv_dtype; None: packed keys.
@@ -137,7 +137,7 @@ class Attention:
         return self.plan().decode(cache_seqlens, block_table, **batch)
 
 
-class Plan:
+class Plan(Handle):
     """One step's batch: checked and uploaded once, for all layers. Not for two threads at once."""
 
     def __init__(self, attention: Attention) -> None:

@@ -10,11 +10,11 @@ from typing import Any, Optional
 import numpy as np
 
 from . import _library
-from ._library import lib
+from ._library import Handle, lib
 from .arrays import int_array
 
 
-class Blocks:
+class Blocks(Handle):
     """A pool of num_blocks blocks of block_size tokens, and the sequences that live in it; see blocks.h.
 
     prefix_cache: blocks are found by their tokens, by `Blocks.sequence(tokens)`. num_groups: cache groups, each with a
@@ -99,7 +99,7 @@ class Blocks:
         lib.blocks_check(self._handle)
 
 
-class Sequence:
+class Sequence(Handle):
     """A sequence of a manager. It is freed by `free`, not by going out of sight."""
 
     def __init__(self, blocks: Blocks, handle: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Optional
 import numpy as np
 
 from . import _library
-from ._library import lib
+from ._library import Handle, lib
 from .arrays import DTYPES, View, dtype_value, int_array, view
 from .device import Device, check_device
 from .staging import Staging
@@ -51,7 +51,7 @@ def pool_strides(tensor: View, name: str) -> _library.PoolStrides:
     return _library.PoolStrides(block=block, token=token, head=head)
 
 
-class Cache:
+class Cache(Handle):
     """A pool of num_blocks blocks of block_size tokens for num_layers layers; see cache.h.
 
     dtype: "float16", "float32", "bfloat16", "int8", "float8_e4m3", "float8_e5m2", "int4".

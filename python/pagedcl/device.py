@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 
 from . import _library, _opencl
-from ._library import lib
+from ._library import Handle, lib
 from .arrays import DeviceArray, view
 
 _TIERS = {"auto": 0, "portable": 1, "cpu": 2, "nv_mma": 3, "nv_wgmma": 4}
@@ -55,7 +55,7 @@ def _pointer(value: Any) -> int:
     return value if isinstance(value, int) else value.int_ptr
 
 
-class Device:
+class Device(Handle):
     """A context, a device and a queue. `Device()` opens the best one, `Device.adopt` takes the caller's.
 
     selector: as `pagedcl devices` and `pagedcl_device_open` have it: "gpu", "cpu", "nvidia", "P:D", a part of a name;

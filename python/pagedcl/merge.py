@@ -8,7 +8,7 @@ from ctypes import byref, c_void_p
 from typing import Any
 
 from . import _library
-from ._library import lib
+from ._library import Handle, lib
 from .arrays import View, dtype_value, view
 from .attn import empty_like
 from .cache import as_rows
@@ -16,7 +16,7 @@ from .device import Device, check_device
 from .staging import Staging
 
 
-class Merge:
+class Merge(Handle):
     """Merges results of heads of head_dim values, in dtype; see merge.h. Not for two threads at once."""
 
     def __init__(self, device: Device, *, num_heads: int, head_dim: int, dtype: str = "float32") -> None:

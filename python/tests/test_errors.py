@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is wrong is said, in words and by status, and changes nothing."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -170,6 +173,14 @@ def test_objects_are_of_one_owner(device):
     other = pagedcl.Device()
     with pytest.raises(ValueError, match="another OpenCL context"):
         varlen(device.array(Q), other.array(KV), other.array(KV))
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_handles_are_not_copied(device, duplicate):
+    blocks = pagedcl.Blocks(num_blocks=4, block_size=4)
+    for handle in (device, device.empty(3), blocks, blocks.sequence()):
+        with pytest.raises(TypeError, match="cannot be copied"):
+            duplicate(handle)
 
 
 def test_errors_carry_status_and_words(device):

@@ -2,7 +2,8 @@
 /*
  * Decode attention: one or a few query rows per sequence, keys through a block table, new keys and values stored on the
  * way. A work-group takes one part of the keys of one sequence and KV head, for one tile of rows. Launch: (work items
- * of the plan * TUNE_WG, NUM_KV_HEADS); attn_merge follows when any sequence has more than one part.
+ * of the plan * TUNE_WG, NUM_KV_HEADS); where any sequence has more than one part attn_merge follows, but in tier nv_mma,
+ * whose work-groups merge.
  */
 #define WITH_PAGED 1
 #define WITH_APPEND 1

@@ -330,6 +330,8 @@ static bool is_used(const pagedcl_attn *attn, pcl_attn_kernel which) {
         return attn->desc.device_tables != 0;
     case PCL_ATTN_MAPS:
         return varlen && pcl_attn_has_maps(attn);
+    case PCL_ATTN_MERGE:
+        return decode && paged && !pcl_tier_is_nv(attn->desc.tier);
     default:
         return decode && paged;
     }

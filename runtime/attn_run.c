@@ -77,12 +77,6 @@ static void set_partials(const pagedcl_plan *plan, const pagedcl_attn_args *args
     set_buffer(arguments, plan->partial_sums, args->out.mem);
 }
 
-/* Whether the parts of a sequence are merged by the last of them, and not by a kernel of its own: not where a part has
-   rows of several sequences. */
-static bool merges_last(const pagedcl_attn *attn, const pcl_plan_batch *batch) {
-    return pcl_tier_is_nv(attn->desc.tier) && !batch->has_shared;
-}
-
 /* NEW_PARAMS */
 static void set_new(const pagedcl_attn_args *args, cl_mem stand_in, pcl_arguments *arguments) {
     set_tensor(arguments, &args->k_new, stand_in);
@@ -151,15 +145,13 @@ static pagedcl_status enqueue_decode(const pagedcl_attn *attn, const pagedcl_pla
     set_mask(attn, args, &arguments);
     set_result(args, &arguments);
     set_partials(plan, args, &arguments);
-    if (pcl_tier_is_nv(attn->desc.tier)) {
+    const bool merges_itself = pcl_tier_is_nv(attn->desc.tier);
+    if (merges_itself)
         set_buffer(&arguments, plan->arrivals, args->out.mem);
-        pcl_argument_int(&arguments, merges_last(attn, &plan->batch));
-    }
     set_new(args, args->q.mem, &arguments);
     PCL_TRY(pcl_launch_groups(chain, &arguments, plan->batch.num_work, attn->desc.num_kv_heads,
                               (size_t)attn->tuning[PCL_ATTN_DECODE].work_group));
-    return plan->batch.num_merges > 0 && !merges_last(attn, &plan->batch) ? enqueue_merge(attn, plan, args, chain)
-                                                                          : PAGEDCL_SUCCESS;
+    return plan->batch.num_merges > 0 && !merges_itself ? enqueue_merge(attn, plan, args, chain) : PAGEDCL_SUCCESS;
 }
 
 pagedcl_status pcl_attn_enqueue(const pagedcl_attn *attn, pagedcl_plan *plan, const pagedcl_attn_args *args,

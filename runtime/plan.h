@@ -20,7 +20,6 @@ typedef struct pcl_plan_batch {
     int64_t num_work;      /* work items */
     int64_t num_merges;    /* sequences with more than one split */
     int64_t num_partials;  /* rows of partial results */
-    bool has_shared;       /* work items of several sequences */
     int64_t num_appends;   /* items of a varlen append */
     int64_t num_seqs;
     int32_t work, records, merges, appends, trees, members, tables;

@@ -234,7 +234,6 @@ static pagedcl_status share_splits(pcl_planning *p) {
     }
     PCL_TRY(pcl_share_find(share, &offer));
     batch->num_work -= share->num_members - share->num_items;
-    batch->has_shared = share->num_items > 0;
     return PAGEDCL_SUCCESS;
 }
 

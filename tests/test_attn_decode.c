@@ -174,6 +174,8 @@ Test(attn_decode, any_number_of_splits) {
          .group = 2, .causal = 1, .seqlen_q = 3},
         {"append and split", DECODE, .append = 3, .seqlen_q = 2, .causal = 1, .seqlens_k = INTS(300, 3, 17),
          .head_dim = 64, .group = 2},
+        {"halves, 20 rows", DECODE, .num_seqs = 2, .seqlens_k = INTS(5000, 700), .seqlen_q = 5, .causal = 1, .group = 4,
+         .q_dtype = PAGEDCL_FLOAT16, .kv_dtype = PAGEDCL_FLOAT16, .out_dtype = PAGEDCL_FLOAT32},
     };
     pagedcl_device *device = fixture_open();
     pagedcl_tier tiers[FIXTURE_MAX_TIERS];
@@ -197,6 +199,16 @@ Test(attn_decode, any_number_of_splits) {
         attn_problem_destroy(&p);
     }
     pagedcl_device_destroy(device);
+}
+
+/* More parts than a merge takes at once, and than it takes twice. */
+Test(attn_decode, hundreds_of_parts) {
+    const attn_case cases[] = {
+        {"258 parts", DECODE, .num_seqs = 2, .seqlens_k = INTS(257 * PCL_SPLIT_KEYS + 1, 17 * PCL_SPLIT_KEYS),
+         .num_kv_heads = 1, .group = 2, .head_dim = 8, .block_size = 256, .q_dtype = PAGEDCL_FLOAT16,
+         .kv_dtype = PAGEDCL_FLOAT16, .out_dtype = PAGEDCL_FLOAT32},
+    };
+    attn_check_cases(cases, COUNT(cases));
 }
 
 Test(attn_decode, a_negative_number_of_splits_is_refused) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where the result of a row goes: to out and lse when one part holds all keys of its sequence, else to the partial
- * results, un-normalised, for attn_merge. A partial row is HEAD_DIM_V floats in partial_acc and its maximum (base 2) and
+ * results, un-normalised, to be merged. A partial row is HEAD_DIM_V floats in partial_acc and its maximum (base 2) and
  * sum in partial_sums; row index: sequence's start + ((split - first split) * q_len + token) * NUM_HEADS + head.
  */
 #ifndef ATTN_RESULT_H
@@ -11,9 +11,9 @@
 
 #define RESULT_PARAMS __global STORAGE(OUT) *out, long4 out_layout, __global float *lse, long lse_offset
 #if TIER_NV_MMA
-/* arrivals: how many parts of a tile's rows are there, 0 before and after. merges, 0: attn_merge follows. */
-#define PARTIAL_PARAMS __global float *partial_acc, __global float *partial_sums, __global int *arrivals, int merges
-#define PARTIAL_TARGET partial_acc, partial_sums, arrivals, merges
+/* arrivals: how many parts of a tile's rows are there, for nv/merge.h; 0 before and after. */
+#define PARTIAL_PARAMS __global float *partial_acc, __global float *partial_sums, __global int *arrivals
+#define PARTIAL_TARGET partial_acc, partial_sums, arrivals
 #else
 #define PARTIAL_PARAMS __global float *partial_acc, __global float *partial_sums
 #define PARTIAL_TARGET partial_acc, partial_sums
@@ -34,7 +34,6 @@ typedef struct attn_result_target {
     __global float *partial_sums;
 #if TIER_NV_MMA
     __global int *arrivals;
-    int merges; /* 1: the last part of a tile's rows to arrive merges them all */
 #endif
 #endif
 } attn_result_target;

@@ -15,6 +15,9 @@
 
 #include "lib/attn_problem.h"
 #include "lib/attn_result.h"
+#if WITH_SPLITS
+#include "nv/merge.h"
+#endif
 #include "nv/warp.h"
 
 #if !defined(TUNE_STAGES) || !defined(TUNE_WARP_ROWS)
@@ -295,50 +298,6 @@ static void store_results(const attn_problem *p, tile_memory m, const attn_resul
     }
 }
 
-#if WITH_SPLITS
-/* If all other parts of the tile's rows are there, merges them, in ascending order as attn_merge does. */
-static void merge_parts(const attn_problem *p, const attn_result_target *target, int num_rows, __local int *is_last) {
-    fence_device();
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (get_local_id(0) == 0) {
-        /* A tile of a sequence has at least as many partial rows as it has KV heads. */
-        __global int *arrived =
-            target->arrivals + p->partial_start + p->first_row / TUNE_ROWS * NUM_KV_HEADS + p->kv_head;
-        *is_last = atomic_inc(arrived) == p->num_splits - 1;
-        if (*is_last)
-            *arrived = 0;
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (!*is_last)
-        return;
-    fence_device();
-    const long step = (long)p->q_len * NUM_HEADS; /* partial rows from one part to the next */
-    for (int i = get_local_id(0); i < num_rows * V_VECTORS; i += TUNE_WG) {
-        const int row = p->first_row + i / V_VECTORS, d = i % V_VECTORS * 8;
-        const long first = p->partial_start + (long)(row / GROUP) * NUM_HEADS + problem_head(p, row);
-        const __global float2 *sums = (const __global float2 *)target->partial_sums + first;
-        const __global float *acc = target->partial_acc + first * HEAD_DIM_V + d;
-        float row_max = -INFINITY;
-        for (int s = 0; s < p->num_splits; s++)
-            row_max = fmax(row_max, sums[s * step].x);
-        const float base = row_max == -INFINITY ? 0 : row_max;
-        float row_sum = 0;
-        float8 x = 0;
-        for (int s = 0; s < p->num_splits; s++) {
-            const float weight = exp2_fast(sums[s * step].x - base);
-            const __global float4 *part = (const __global float4 *)(acc + s * step * HEAD_DIM_V);
-            row_sum += weight * sums[s * step].y;
-            x += weight * (float8)(part[0], part[1]);
-        }
-        const attn_row_end end = row_end(row_max, row_sum, p->mask.sinks, problem_head(p, row));
-        ROW_STORE8(OUT, x / end.divisor, target->out,
-                   layout_at(target->out_layout, problem_token(p, row), problem_head(p, row)), d, HEAD_DIM_V);
-        if (d == 0)
-            store_lse(target->lse, target->lse_offset, problem_token(p, row), problem_head(p, row), end.lse);
-    }
-}
-#endif
-
 /* Runs the tile's rows over the part's keys, and stores their results. */
 static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, tile_memory m,
                       attn_result_target target) {
@@ -421,8 +380,8 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
     barrier(CLK_LOCAL_MEM_FENCE);
     store_results(p, m, &target, last_row - p->first_row + 1);
 #if WITH_SPLITS
-    if (target.merges && p->num_splits > 1)
-        merge_parts(p, &target, last_row - p->first_row + 1, (__local int *)m.sums);
+    if (p->num_splits > 1)
+        merge_stored(p, &target, last_row - p->first_row + 1, m.sums);
 #endif
 }
 

@@ -31,9 +31,9 @@ import torch
 
 import pagedcl
 
-GRADIENT = re.compile(r"d(q|k|v|kv|qkv)(_(ref|pt|unpad)|\d)?$")
+GRADIENT = re.compile(r"d(q|k|v|kv|qkv)(_(ref|pt|unpad|atol|equal)|\d)?$")
 FUNCTIONS = re.compile(r"flash_attn_(\w+_)?(func|with_kvcache)$")
-LEFT_OUT = ("_bwd_", "_race_condition", "_deterministic", "_overflow")
+LEFT_OUT = ("_bwd_", "_deterministic", "_overflow")
 HAS_CUDA = torch.cuda.is_available()
 
 
@@ -158,13 +158,14 @@ class Forward(ast.NodeTransformer):
 
     def generic_visit(self, node):
         is_simple = isinstance(node, ast.stmt) and not hasattr(node, "body")
-        if self.in_test and is_simple and is_backward(node):
+        about = node.test if isinstance(node, ast.If) else node if is_simple else None
+        if self.in_test and about is not None and is_backward(about):
             return ast.copy_location(ast.Pass(), node)
         return super().generic_visit(node)
 
 
-def is_backward(statement):
-    nodes = list(ast.walk(statement))
+def is_backward(node):
+    nodes = list(ast.walk(node))
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     names = {node.id for node in nodes if isinstance(node, ast.Name)}
     return bool(attributes & {"autograd", "backward", "grad"}) or any(GRADIENT.match(name) for name in names)
@@ -233,7 +234,7 @@ class Plugin:
 
     def pytest_collection_modifyitems(self, items):
         if self.end < math.inf:
-            random.Random(self.options.seed).shuffle(items)
+            items.sort(key=lambda item: random.Random(f"{self.options.seed}/{item.name}").random())
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self):

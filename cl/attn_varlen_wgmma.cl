@@ -285,6 +285,15 @@ static void store_results(const worker *w, const lane_results *results) {
     }
 }
 
+/* Whether the warpgroups begin their products in turns, so that one has products while the others make weights: it pays
+   where products are short. All have the same number of tiles, and so of turns. */
+#define TAKES_TURNS (HEAD_DIM_V <= 64)
+
+/* The barrier for the turn of a warpgroup, counted on from the last to the first; the barriers before are their own. */
+static int turn_of(int warpgroup) {
+    return WARPGROUPS + 1 + warpgroup % WARPGROUPS;
+}
+
 /* Begins the scores of the tile at a place of the ring. */
 static void scores_begin(const worker *w, key_ring ring, ring_place at, float (*scores)[KEY_TILES][4]) {
     mbarrier_wait(ring_barrier(ring, KEYS_THERE, at), at.parity);
@@ -356,8 +365,12 @@ static bool attend(const worker *w, attn_problem *p, int round, key_ring ring, r
     for (int t = 1; t < range.num_tiles; t++) {
         const ring_place next = ring_further(at, 1);
         first += TUNE_KEYS;
+        if (TAKES_TURNS)
+            turn_wait(turn_of(w->first / 64));
         scores_begin(w, ring, next, scores);
         results_begin(ring, at, weights, &own);
+        if (TAKES_TURNS)
+            turn_pass(turn_of(w->first / 64 + 1));
         PRODUCTS_WAIT(TUNE_KEYS, &scores[0][0][0], 1);
         release(ring, KEYS_DONE, next);
         const bool changed = weigh(w, p, &range, first, &own, scores, rescale);
@@ -458,6 +471,8 @@ attn_varlen_wgmma(const __global int *plan, int2 sections, const __global STORAG
         w.own_q = place + RING_BYTES + warpgroup * Q_BYTES;
         w.scale = scale_late ? 1 : mask.scale.x;
         w.late_scale = scale_late ? mask.scale.x : 1;
+        if (TAKES_TURNS && warpgroup == WARPGROUPS - 1)
+            turn_pass(turn_of(WARPGROUPS));
         lane_results results;
         bool more = load_next(&w, &p, 0);
         int round = 0;

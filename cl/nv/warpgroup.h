@@ -153,4 +153,12 @@ static void warpgroup_barrier(int id) {
     asm volatile("barrier.cta.sync.aligned %0, %1;" : : "r"(id), "n"(WARPGROUP) : "memory");
 }
 
+/* A turn of two warpgroups at the barrier `id`: one waits for it, the other passes it on, and goes on. */
+static void turn_wait(int id) {
+    asm volatile("barrier.cta.sync.aligned %0, %1;" : : "r"(id), "n"(2 * WARPGROUP) : "memory");
+}
+static void turn_pass(int id) {
+    asm volatile("barrier.cta.arrive.aligned %0, %1;" : : "r"(id), "n"(2 * WARPGROUP) : "memory");
+}
+
 #endif

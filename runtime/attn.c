@@ -119,10 +119,19 @@ static const char *nv_mma_refusal(const pagedcl_device *device, const pagedcl_at
     int64_t local_memory = pcl_nv_local_memory(device->nv_capability);
     if (device->nv_capability < PCL_NV_MMA_CAPABILITY)
         return "it needs an NVIDIA GPU of compute capability 8.0";
-    if (desc->kv_dtype != desc->q_dtype || (desc->q_dtype != PAGEDCL_FLOAT16 && desc->q_dtype != PAGEDCL_BFLOAT16))
-        return "it needs q and keys of one dtype, float16 or bfloat16";
-    if (desc->head_dim % 8 != 0 || desc->head_dim_v % 8 != 0 || desc->head_dim > 256 || desc->head_dim_v > 256)
-        return "it needs head_dim and head_dim_v of multiples of 8, up to 256";
+    const bool codes = pcl_dtype_is_quantized(desc->kv_dtype);
+    if (desc->q_dtype != PAGEDCL_FLOAT16 && desc->q_dtype != PAGEDCL_BFLOAT16)
+        return "it needs q of float16 or bfloat16";
+    if ((desc->kv_dtype != desc->q_dtype && !codes) || desc->kv_dtype == PAGEDCL_INT4)
+        return "it needs keys of q's dtype or of 8 bits";
+    if (desc->kv_dtype == PAGEDCL_FLOAT8_E4M3 && device->nv_capability < PCL_NV_E4M3_CAPABILITY)
+        return "it needs an NVIDIA GPU of compute capability 8.9 for float8_e4m3";
+    /* Rows of whole 16-byte pieces; codes of longer ones, which are converted, take more registers than there are. */
+    const int32_t piece = codes ? 16 : 8, most = codes ? 128 : 256;
+    if (desc->head_dim % piece != 0 || desc->head_dim_v % piece != 0 || desc->head_dim > most ||
+        desc->head_dim_v > most)
+        return codes ? "it needs head_dim and head_dim_v of multiples of 16, up to 128, for keys of 8 bits"
+                     : "it needs head_dim and head_dim_v of multiples of 8, up to 256";
     if (pcl_attn_tune_nv(local_memory, desc, true).stages == 0 ||
         pcl_attn_tune_nv(local_memory, desc, false).stages == 0)
         return "the device has too little local memory for it";
@@ -136,6 +145,8 @@ static const char *nv_wgmma_refusal(const pagedcl_device *device, const pagedcl_
         return "it needs q and the output of one dtype";
     if (desc->cache != NULL && desc->cache->desc.v_in_k)
         return "it needs values that are not a part of the keys";
+    if (desc->kv_dtype != desc->q_dtype)
+        return "it needs q and keys of one dtype";
     if (desc->paths == PAGEDCL_PATH_DECODE)
         return "it is for varlen attention";
     if (pcl_attn_tune_wgmma(pcl_nv_local_memory(device->nv_capability), desc).stages == 0)

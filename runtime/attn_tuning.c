@@ -2,6 +2,7 @@
 #include "attn_tuning.h"
 
 #include "cache.h"
+#include "dtype.h"
 #include "nv_probe.h"
 
 #include <stdbool.h>
@@ -82,19 +83,29 @@ pcl_attn_tuning pcl_attn_tune_cpu(int float_lanes, const pagedcl_attn_desc *desc
 /* What TILE_MEMORY of cl/nv/attn_tile.h declares, in bytes. */
 static int64_t nv_tile_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
     const int64_t k_steps = (desc->head_dim + 15) / 16, v_steps = (desc->head_dim_v + 15) / 16;
-    const int64_t k_pitch = (2 * k_steps + 1) * 8, v_pitch = (2 * v_steps + 1) * 8;
+    const bool codes = pcl_dtype_is_quantized(desc->kv_dtype);
+    /* Units of 16 bits from row to row. */
+    const int64_t q_pitch = (2 * k_steps + 1) * 8, k_pitch = codes ? (k_steps | 1) * 8 : q_pitch;
+    const int64_t v_pitch = codes ? (v_steps | 1) * 8 : (2 * v_steps + 1) * 8;
     const bool v_in_k = desc->cache != NULL && desc->cache->desc.v_in_k;
     const int64_t rows = tuning->rows, keys = tuning->keys;
     const int64_t key_warps = tuning->work_group / 32 / (rows / tuning->warp_rows);
     const int64_t q_parts = desc->out_dtype == PAGEDCL_FLOAT32 && desc->rotary_dim > 0 ? 2 : 1;
     int64_t ring = tuning->stages * keys * (k_pitch + (v_in_k ? 0 : v_pitch)) * 2;
     int64_t result = key_warps * rows * (v_steps * 16 + 4) * 4;
-    return (ring > result ? ring : result) + q_parts * rows * k_pitch * 2 + tuning->stages * keys * 16 +
+    /* Of each row its address, and where it has a scale of its own that one's, and the scale. */
+    int64_t row = codes && desc->cache->desc.scale_per_row ? 20 : 8;
+    return (ring > result ? ring : result) + q_parts * rows * q_pitch * 2 + tuning->stages * keys * 2 * row + 4 +
            (key_warps + 1) * rows * 8;
 }
 
 pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *desc, bool many_rows) {
     pcl_attn_tuning tuning = {.work_group = 128, .rows = 16, .warp_rows = 16, .keys = 64, .stages = 3};
+    if (pcl_dtype_is_quantized(desc->kv_dtype)) {
+        /* As many bytes, at half as many rounds. */
+        tuning.keys = 128;
+        tuning.stages = 2;
+    }
     if (many_rows) {
         /* The accumulators of wider rows fill the registers with 16 of them. */
         bool wide = desc->head_dim > 128 || desc->head_dim_v > 128;
@@ -154,8 +165,8 @@ static bool fits_nv(int64_t local_memory, const pagedcl_attn_desc *desc, const p
         !is_power_of_two(t->rows, t->warp_rows, MOST_KEYS) || t->stages < 2 || t->stages > 8)
         return false;
     const int32_t warps = t->work_group / 32, row_warps = t->rows / t->warp_rows;
-    return row_warps <= warps && 2 * t->keys <= t->work_group &&
-           is_power_of_two(t->keys, 16 * (warps / row_warps), MOST_KEYS) && nv_tile_memory(t, desc) <= local_memory;
+    return row_warps <= warps && is_power_of_two(t->keys, 16 * (warps / row_warps), MOST_KEYS) &&
+           nv_tile_memory(t, desc) <= local_memory;
 }
 
 bool pcl_attn_tuning_fits(const pagedcl_device_info *info, int64_t local_memory, const pagedcl_attn_desc *desc,

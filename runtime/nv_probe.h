@@ -9,8 +9,9 @@
 /* Major version * 10 + minor version of the compute capability, 0 where the driver knows none. */
 int pcl_nv_capability(cl_device_id id);
 
-/* The least of tier nv_mma, and that of nv_wgmma, whose instructions other GPUs do not have. */
-enum { PCL_NV_MMA_CAPABILITY = 80, PCL_NV_WGMMA_CAPABILITY = 90 };
+/* The least of tier nv_mma, the least for its 8-bit floats of type e4m3, and that of nv_wgmma, whose instructions other
+   GPUs do not have. */
+enum { PCL_NV_MMA_CAPABILITY = 80, PCL_NV_E4M3_CAPABILITY = 89, PCL_NV_WGMMA_CAPABILITY = 90 };
 
 /* Whether a tier's kernels, or those that it falls back to, are for NVIDIA's GPUs alone. */
 static inline bool pcl_tier_is_nv(pagedcl_tier tier) {

@@ -5,6 +5,7 @@
  */
 #include "support/attn_rig.h"
 #include "support/block_layout.h"
+#include "support/elements.h"
 #include "support/expect.h"
 #include "support/fixture.h"
 #include "support/random.h"
@@ -14,6 +15,7 @@
 #include <pagedcl/pagedcl.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,23 +28,40 @@ typedef struct shape {
     float k_scale, v_scale;
     pagedcl_layout layout;
     int32_t block_size, num_kv_heads, group, head_dim, head_dim_v, v_in_k, rotary_dim;
+    pagedcl_dtype q_dtype; /* 0: float32 */
 } shape;
 
 static const shape shapes[] = {
-    {"int8, scales of rows", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 3, 1, 2, 25, 25, 0, 0},
-    {"int8, scale of the pool", PAGEDCL_INT8, 0, 0.03f, 0.05f, PAGEDCL_LAYOUT_HND, 16, 2, 7, 80, 80, 0, 0},
-    {"e4m3, scales of rows", PAGEDCL_FLOAT8_E4M3, 1, 0, 0, PAGEDCL_LAYOUT_HND, 5, 2, 3, 40, 24, 0, 0},
-    {"e4m3, no scale", PAGEDCL_FLOAT8_E4M3, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 2, 1, 64, 64, 0, 0},
-    {"e5m2, scales of rows", PAGEDCL_FLOAT8_E5M2, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 4, 33, 33, 0, 0},
-    {"e5m2, scale of the pool", PAGEDCL_FLOAT8_E5M2, 0, 0.5f, 2, PAGEDCL_LAYOUT_NHD, 7, 3, 2, 16, 16, 0, 0},
-    {"int8, V in K", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 5, 72, 64, 1, 0},
-    {"int4", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 16, 2, 7, 80, 80, 0, 0},
-    {"int4, head by head", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_HND, 5, 3, 2, 100, 36, 0, 0},
-    {"int4, an odd row", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 3, 1, 3, 33, 65, 0, 0},
-    {"int4, a short row", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_HND, 4, 3, 1, 1, 7, 0, 0},
-    {"int4, V in K", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 5, 72, 37, 1, 0},
-    {"int4, rotated", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 2, 2, 80, 80, 0, 40},
-    {"int8, rotated", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_HND, 4, 2, 2, 40, 40, 0, 40},
+    {"int8, scales of rows", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 3, 1, 2, 25, 25, 0, 0, 0},
+    {"int8, scale of the pool", PAGEDCL_INT8, 0, 0.03f, 0.05f, PAGEDCL_LAYOUT_HND, 16, 2, 7, 80, 80, 0, 0, 0},
+    {"e4m3, scales of rows", PAGEDCL_FLOAT8_E4M3, 1, 0, 0, PAGEDCL_LAYOUT_HND, 5, 2, 3, 40, 24, 0, 0, 0},
+    {"e4m3, no scale", PAGEDCL_FLOAT8_E4M3, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 2, 1, 64, 64, 0, 0, 0},
+    {"e5m2, scales of rows", PAGEDCL_FLOAT8_E5M2, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 4, 33, 33, 0, 0, 0},
+    {"e5m2, scale of the pool", PAGEDCL_FLOAT8_E5M2, 0, 0.5f, 2, PAGEDCL_LAYOUT_NHD, 7, 3, 2, 16, 16, 0, 0, 0},
+    {"int8, V in K", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 5, 72, 64, 1, 0, 0},
+    {"int4", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 16, 2, 7, 80, 80, 0, 0, 0},
+    {"int4, head by head", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_HND, 5, 3, 2, 100, 36, 0, 0, 0},
+    {"int4, an odd row", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 3, 1, 3, 33, 65, 0, 0, 0},
+    {"int4, a short row", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_HND, 4, 3, 1, 1, 7, 0, 0, 0},
+    {"int4, V in K", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 5, 72, 37, 1, 0, 0},
+    {"int4, rotated", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 2, 2, 80, 80, 0, 40, 0},
+    {"int8, rotated", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_HND, 4, 2, 2, 40, 40, 0, 40, 0},
+    {"int8, scales of rows, halves", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 16, 2, 4, 128, 128, 0, 0,
+     PAGEDCL_FLOAT16},
+    {"int8, scale of the pool, bfloat16", PAGEDCL_INT8, 0, 0.03f, 0.05f, PAGEDCL_LAYOUT_HND, 16, 2, 7, 80, 64, 0, 0,
+     PAGEDCL_BFLOAT16},
+    {"int8, rows of 80 bytes, halves", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 3, 1, 17, 80, 80, 0, 0,
+     PAGEDCL_FLOAT16},
+    {"e4m3, scales of rows, bfloat16", PAGEDCL_FLOAT8_E4M3, 1, 0, 0, PAGEDCL_LAYOUT_HND, 5, 2, 3, 48, 16, 0, 0,
+     PAGEDCL_BFLOAT16},
+    {"e4m3, no scale, halves", PAGEDCL_FLOAT8_E4M3, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 2, 1, 64, 64, 0, 0,
+     PAGEDCL_FLOAT16},
+    {"e5m2, scales of rows, halves", PAGEDCL_FLOAT8_E5M2, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 4, 32, 32, 0, 0,
+     PAGEDCL_FLOAT16},
+    {"e5m2, scale of the pool, halves", PAGEDCL_FLOAT8_E5M2, 0, 0.5f, 2, PAGEDCL_LAYOUT_NHD, 7, 3, 2, 256, 256, 0, 0,
+     PAGEDCL_FLOAT16},
+    {"int8, V in K, halves", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 5, 80, 64, 1, 0, PAGEDCL_FLOAT16},
+    {"int8, rotated, halves", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_HND, 4, 2, 2, 48, 48, 0, 32, PAGEDCL_FLOAT16},
 };
 
 /* One side of a pool, as downloaded. */
@@ -80,7 +99,7 @@ typedef struct scene {
     int32_t table[NUM_BLOCKS], num_heads;
     float *k, *v;
     double *q;
-    guarded k_buffer, v_buffer, k_new_buffer, q_buffer, out, lse, rotary_cos, rotary_sin;
+    guarded k_buffer, v_buffer, k_new_buffer, v_new_buffer, q_buffer, out, lse, rotary_cos, rotary_sin;
     side k_side, v_side;
 } scene;
 
@@ -96,11 +115,27 @@ static float coarse(double x, double steps) {
     return (float)(round(x * steps) / steps);
 }
 
-/* The rows that runs are given: q, and k of the new tokens. They are rotated afterwards. */
+static pagedcl_dtype q_dtype(const shape *s) {
+    return s->q_dtype != PAGEDCL_DTYPE_DEFAULT ? s->q_dtype : PAGEDCL_FLOAT32;
+}
+
+/* A tensor of a run, in q's dtype. */
+static guarded input_create(const scene *x, const float *values, int32_t count) {
+    pagedcl_dtype dtype = q_dtype(x->s);
+    size_t bytes = (size_t)count * pagedcl_dtype_size(dtype);
+    void *elements = fixture_alloc(bytes);
+    elements_from_floats(dtype, values, count, elements);
+    guarded made = guarded_create(x->device, bytes, elements);
+    free(elements);
+    return made;
+}
+
+/* The rows that runs are given: q, and k and v of the new tokens. They are rotated afterwards. */
 static void make_inputs(scene *x, random_state *random) {
     const shape *s = x->s;
     const int32_t heads = s->num_kv_heads, pairs = s->rotary_dim / 2, dim = s->head_dim;
     float *q = rows_make(random, NEW, x->num_heads * dim), *k_new = x->k + OLD * heads * dim;
+    float *v_new = x->v + OLD * heads * s->head_dim_v;
     float *tables[2] = {fixture_alloc((size_t)(LENGTH * pairs) * sizeof(float)),
                         fixture_alloc((size_t)(LENGTH * pairs) * sizeof(float))};
     for (int32_t i = 0; i < LENGTH * pairs; i++) {
@@ -108,10 +143,16 @@ static void make_inputs(scene *x, random_state *random) {
         tables[0][i] = coarse(cos(angle), 64);
         tables[1][i] = coarse(sin(angle), 64);
     }
-    for (int32_t i = 0; pairs > 0 && i < NEW * heads * dim; i++)
+    const bool halves = q_dtype(s) != PAGEDCL_FLOAT32;
+    for (int32_t i = 0; (pairs > 0 || halves) && i < NEW * heads * dim; i++)
         k_new[i] = coarse((double)k_new[i], 16);
-    x->q_buffer = guarded_create(x->device, (size_t)(NEW * x->num_heads * dim) * sizeof(float), q);
-    x->k_new_buffer = guarded_create(x->device, (size_t)(NEW * heads * dim) * sizeof(float), k_new);
+    for (int32_t i = 0; halves && i < NEW * heads * s->head_dim_v; i++)
+        v_new[i] = coarse((double)v_new[i], 16);
+    for (int32_t i = 0; halves && i < NEW * x->num_heads * dim; i++)
+        q[i] = coarse((double)q[i], 16);
+    x->q_buffer = input_create(x, q, NEW * x->num_heads * dim);
+    x->k_new_buffer = input_create(x, k_new, NEW * heads * dim);
+    x->v_new_buffer = input_create(x, v_new, NEW * heads * s->head_dim_v);
     x->rotary_cos = guarded_create(x->device, (size_t)(LENGTH * pairs) * sizeof(float), tables[0]);
     x->rotary_sin = guarded_create(x->device, (size_t)(LENGTH * pairs) * sizeof(float), tables[1]);
 
@@ -151,7 +192,8 @@ static scene scene_open(pagedcl_device *device, pagedcl_tier tier, const shape *
     pagedcl_attn_desc desc = PAGEDCL_ATTN_DESC_INIT;
     desc.cache = x.cache;
     desc.num_heads = x.num_heads;
-    desc.q_dtype = PAGEDCL_FLOAT32;
+    desc.q_dtype = q_dtype(s);
+    desc.out_dtype = PAGEDCL_FLOAT32;
     desc.causal = 1;
     desc.rotary_dim = s->rotary_dim;
     expect_ok(fixture_attn_create(device, &desc, tier, &x.attn));
@@ -174,7 +216,7 @@ static scene scene_open(pagedcl_device *device, pagedcl_tier tier, const shape *
 }
 
 static void scene_close(scene *x) {
-    guarded *buffers[] = {&x->k_buffer, &x->v_buffer, &x->k_new_buffer, &x->q_buffer,
+    guarded *buffers[] = {&x->k_buffer, &x->v_buffer, &x->k_new_buffer, &x->v_new_buffer, &x->q_buffer,
                           &x->out,      &x->lse,      &x->rotary_cos,   &x->rotary_sin};
     for (size_t i = 0; i < sizeof(buffers) / sizeof(buffers[0]); i++)
         guarded_destroy(buffers[i]);
@@ -264,8 +306,7 @@ static void run(scene *x, bool appends) {
     if (appends) {
         args.k_new.mem = x->k_new_buffer.mem;
         if (!x->s->v_in_k)
-            args.v_new = (pagedcl_tensor){.mem = x->v_buffer.mem,
-                                          .offset = (int64_t)OLD * x->s->num_kv_heads * x->s->head_dim_v};
+            args.v_new.mem = x->v_new_buffer.mem;
     }
     expect_ok(pagedcl_attn_run(x->attn, NULL, x->plan, &args, 0, NULL, NULL));
     download(x);
@@ -445,6 +486,112 @@ static void blocks_travel_alone(scene *x) {
 
 Test(attn_quantized, blocks_travel_alone) {
     for_each_shape(blocks_travel_alone);
+}
+
+/* One key whose rows of K, and of V, have all codes, half of them in each of two heads. Its value is the result; and rows
+   of q that are 1 in one place have the key's element there as their LSE. */
+static void expect_codes(pagedcl_device *device, pagedcl_tier tier, pagedcl_dtype dtype, pagedcl_dtype q_dtype) {
+    enum { CODES = 256, HEADS = 2, DIM = CODES / HEADS, ROWS = DIM * HEADS };
+    unsigned char k_codes[CODES], v_codes[CODES];
+    float k[CODES], v[CODES], *q = fixture_alloc(sizeof(float) * ROWS * DIM);
+    for (int i = 0; i < CODES; i++) {
+        k_codes[i] = (unsigned char)i;
+        v_codes[i] = (unsigned char)(CODES - 1 - i);
+    }
+    elements_to_floats(dtype, k_codes, CODES, k);
+    elements_to_floats(dtype, v_codes, CODES, v);
+    for (int i = 0; i < CODES; i++) {
+        k_codes[i] = isfinite(k[i]) ? k_codes[i] : 0;
+        v_codes[i] = isinf(v[i]) ? 0 : v_codes[i];
+    }
+    elements_to_floats(dtype, k_codes, CODES, k);
+    elements_to_floats(dtype, v_codes, CODES, v);
+    for (int i = 0; i < ROWS * DIM; i++)
+        q[i] = i / DIM / HEADS == i % DIM ? 1 : 0;
+    uint16_t *elements = fixture_alloc(sizeof(float) * ROWS * DIM);
+    elements_from_floats(q_dtype, q, ROWS * DIM, elements);
+
+    pagedcl_cache_desc pool = PAGEDCL_CACHE_DESC_INIT;
+    pool.num_blocks = pool.block_size = 1;
+    pool.num_kv_heads = HEADS;
+    pool.head_dim = DIM;
+    pool.dtype = dtype;
+    pool.k_scale = pool.v_scale = 1;
+    pagedcl_cache *cache;
+    expect_ok(pagedcl_cache_create(device, &pool, &cache));
+    expect_ok(pagedcl_cache_upload_blocks(cache, NULL, 0, NULL, 1, k_codes, v_codes, 0, NULL, NULL));
+    pagedcl_attn_desc desc = PAGEDCL_ATTN_DESC_INIT;
+    desc.cache = cache;
+    desc.num_heads = HEADS;
+    desc.q_dtype = q_dtype;
+    desc.out_dtype = PAGEDCL_FLOAT32;
+    desc.softmax_scale = 1;
+    pagedcl_attn *attn;
+    pagedcl_plan *plan;
+    expect_ok(fixture_attn_create(device, &desc, tier, &attn));
+    expect_ok(pagedcl_plan_create(attn, &plan));
+    char name[64];
+    snprintf(name, sizeof(name), "%s, q %s, %s", pagedcl_dtype_name(dtype), pagedcl_dtype_name(q_dtype),
+             pagedcl_tier_name(desc.tier));
+    for (int decode = 0; decode <= 1; decode++) {
+        const int32_t length = 1, block = 0, cu_seqlens[2] = {0, DIM};
+        pagedcl_varlen_batch varlen = PAGEDCL_VARLEN_BATCH_INIT;
+        varlen.num_seqs = 1;
+        varlen.cu_seqlens_q = cu_seqlens;
+        varlen.cache_seqlens = &length;
+        varlen.block_table = &block;
+        varlen.block_table_stride = 1;
+        pagedcl_decode_batch rows = PAGEDCL_DECODE_BATCH_INIT;
+        rows.num_seqs = 1;
+        rows.seqlen_q = DIM;
+        rows.cache_seqlens = &length;
+        rows.block_table = &block;
+        rows.block_table_stride = 1;
+        expect_ok(decode ? pagedcl_plan_decode(plan, NULL, &rows) : pagedcl_plan_varlen(plan, NULL, &varlen));
+        guarded q_buffer = guarded_create(device, sizeof(float) * ROWS * DIM, elements);
+        guarded out = guarded_create(device, sizeof(float) * ROWS * DIM, NULL);
+        guarded lse = guarded_create(device, sizeof(float) * ROWS, NULL);
+        pagedcl_attn_args args = PAGEDCL_ATTN_ARGS_INIT;
+        args.q.mem = q_buffer.mem;
+        args.out.mem = out.mem;
+        args.lse = lse.mem;
+        expect_ok(pagedcl_attn_run(attn, NULL, plan, &args, 0, NULL, NULL));
+        float *got = guarded_read(device, &out, name), *got_lse = guarded_read(device, &lse, name);
+        for (int row = 0; row < ROWS; row++) {
+            const int first = row % HEADS * DIM; /* of the head's codes */
+            double want = (double)k[first + row / HEADS];
+            expect_close(name, "lse", &got_lse[row], &want, 1, tolerance_of(PAGEDCL_FLOAT32));
+            for (int d = 0; d < DIM; d++) {
+                want = (double)v[first + d];
+                if (isnan(want))
+                    cr_assert(isnan(got[row * DIM + d]), "%s: row %d, code %d", name, row, v_codes[first + d]);
+                else
+                    expect_close(name, "out", &got[row * DIM + d], &want, 1, tolerance_of(PAGEDCL_FLOAT32));
+            }
+        }
+        free(got);
+        free(got_lse);
+        guarded_destroy(&q_buffer);
+        guarded_destroy(&out);
+        guarded_destroy(&lse);
+    }
+    free(q);
+    free(elements);
+    pagedcl_plan_destroy(plan);
+    pagedcl_attn_destroy(attn);
+    pagedcl_cache_destroy(cache);
+}
+
+Test(attn_quantized, every_code_counts_for_its_value) {
+    const pagedcl_dtype dtypes[] = {PAGEDCL_INT8, PAGEDCL_FLOAT8_E4M3, PAGEDCL_FLOAT8_E5M2};
+    const pagedcl_dtype q_dtypes[] = {PAGEDCL_FLOAT16, PAGEDCL_BFLOAT16, PAGEDCL_FLOAT32};
+    pagedcl_device *device = fixture_open();
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    for (int t = 0, n = fixture_tiers(device, tiers); t < n; t++)
+        for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++)
+            for (size_t j = 0; j < sizeof(q_dtypes) / sizeof(q_dtypes[0]); j++)
+                expect_codes(device, tiers[t], dtypes[i], q_dtypes[j]);
+    pagedcl_device_destroy(device);
 }
 
 Test(attn_quantized, in_segments) {

@@ -23,6 +23,7 @@
 #define STORE8(role) PASTE(store8_, role##_DTYPE)
 #define STORE_UPTO8(role) PASTE(store_upto8_, role##_DTYPE)
 #define ROUND8(role) PASTE(round8_, role##_DTYPE)
+#define ENCODE8(role) PASTE(encode8_, role##_DTYPE) /* of 8 bits: the codes that STORE8 stores */
 
 /* Whether a role has that dtype, for #if. */
 #define IS_FLOAT32(role) PASTE(IS_FLOAT32_, role##_DTYPE)
@@ -150,8 +151,11 @@ static float16 load16_int8(const __global storage_int8 *base, long i) {
 static float8 round8_int8(float8 x) {
     return clamp(rint(x), -127.0f, 127.0f);
 }
+static uchar8 encode8_int8(float8 x) {
+    return as_uchar8(convert_char8_sat(round8_int8(x)));
+}
 static void store8_int8(float8 x, __global storage_int8 *base, long i) {
-    vstore8(convert_char8_sat(round8_int8(x)), 0, base + i);
+    vstore8(as_char8(encode8_int8(x)), 0, base + i);
 }
 static void store1_int8(float x, __global storage_int8 *base, long i) {
     base[i] = convert_char_sat(clamp(rint(x), -127.0f, 127.0f));

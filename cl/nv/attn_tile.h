@@ -23,10 +23,6 @@
 #if !defined(TUNE_STAGES) || !defined(TUNE_WARP_ROWS)
 #error TUNE_STAGES or TUNE_WARP_ROWS is missing
 #endif
-#if HEAD_DIM % 8 || HEAD_DIM_V % 8
-#error tier nv_mma needs rows of whole 16-byte pieces
-#endif
-
 #define SUB_GROUP
 
 #define ROW_TILES (TUNE_WARP_ROWS / 16)
@@ -39,13 +35,19 @@
 #define K_STEPS ((HEAD_DIM + 15) / 16)
 #define V_STEPS ((HEAD_DIM_V + 15) / 16)
 
-#include "nv/ring.h"
+#include "nv/fragments.h"
 #include "nv/softmax.h"
+
+#if HEAD_DIM % PIECE || HEAD_DIM_V % PIECE
+#error tier nv_mma needs rows of whole 16-byte pieces
+#endif
 
 #define WEIGHT_PARTS (IS_FLOAT32(OUT) ? 2 : 1)
 #define Q_PARTS (IS_FLOAT32(OUT) && ROTARY_DIM > 0 ? 2 : 1)
 /* Fragments of q stay in registers where these are enough. */
 #define Q_IN_REGISTERS (ROW_TILES == 1 && K_STEPS * Q_PARTS <= 8)
+
+#define Q_PITCH ((2 * K_STEPS + 1) * 8)
 
 /* Results on their way out: a row of floats for each row of each warp. */
 #define RESULT_PITCH (V_STEPS * 16 + 4)
@@ -54,24 +56,38 @@
 typedef struct tile_memory {
     __local ushort *ring;
     __local float *result; /* the same memory, in the end: [KEY_WARPS][TUNE_ROWS][RESULT_PITCH] */
-    __local ushort *q;     /* [Q_PARTS][TUNE_ROWS][K_PITCH] */
-    __local ulong *rows;   /* of the ring: where they come from */
-    __local float *sums;   /* [KEY_WARPS][TUNE_ROWS][2], maximum and sum */
-    __local float *ends;   /* [TUNE_ROWS][2], maximum of all and what to divide by */
+    __local ushort *q;     /* [Q_PARTS][TUNE_ROWS][Q_PITCH] */
+    __local ulong *rows;   /* of the ring's stages */
+    __local ulong *scales_from;
+    __local float *scales;
+    __local float *sums; /* [KEY_WARPS][TUNE_ROWS][2], maximum and sum */
+    __local float *ends; /* [TUNE_ROWS][2], maximum of all and what to divide by */
 } tile_memory;
 
 #define TILE_MEMORY(name)                                                                    \
     __local uint4 name##_ring[(RING_BYTES > RESULT_BYTES ? RING_BYTES : RESULT_BYTES) / 16]; \
-    __local uint4 name##_q[Q_PARTS * TUNE_ROWS * K_PITCH / 8];                               \
-    __local ulong name##_rows[RING_ROWS];                                                    \
+    __local uint4 name##_q[Q_PARTS * TUNE_ROWS * Q_PITCH / 8];                               \
+    __local ulong name##_rows[(1 + ROW_SCALED) * RING_ROWS];                                 \
+    __local float name##_scales[ROW_SCALED * RING_ROWS + 1];                                 \
     __local float name##_sums[KEY_WARPS * TUNE_ROWS * 2];                                    \
     __local float name##_ends[TUNE_ROWS * 2];                                                \
     tile_memory name = {(__local ushort *)name##_ring,                                       \
                         (__local float *)name##_ring,                                        \
                         (__local ushort *)name##_q,                                          \
                         name##_rows,                                                         \
+                        name##_rows + ROW_SCALED * RING_ROWS,                                \
+                        name##_scales,                                                       \
                         name##_sums,                                                         \
                         name##_ends}
+
+static ring_stage stage_of(tile_memory m, int stage) {
+    ring_stage own = {m.ring + stage * STAGE_ELEMENTS, m.rows + stage * STAGE_ROWS};
+#if ROW_SCALED
+    own.scales_from = m.scales_from + stage * STAGE_ROWS;
+    own.scales = m.scales + stage * STAGE_ROWS;
+#endif
+    return own;
+}
 
 /* Query rows behind the last are zeros, and so is what fills a row up. They are not scaled: that would round them. Rows
    that need no rotation are copied asynchronously. */
@@ -84,7 +100,7 @@ static void tile_load_q(const attn_problem *p, const __global STORAGE(Q) * q, lo
             int row = piece / (2 * K_STEPS), d = piece % (2 * K_STEPS) * 8;
             int known = min(p->first_row + row, p->num_rows - 1);
             if (row < TUNE_ROWS)
-                copy_begin16(local_address(m.q + row * K_PITCH + d),
+                copy_begin16(local_address(m.q + row * Q_PITCH + d),
                              q + layout_at(q_layout, problem_token(p, known), problem_head(p, known)) + d,
                              p->first_row + row < p->num_rows && d < HEAD_DIM);
         }
@@ -98,27 +114,28 @@ static void tile_load_q(const attn_problem *p, const __global STORAGE(Q) * q, lo
         if (row < p->num_rows && d < HEAD_DIM)
             x = rotated8(&p->rotary, q, layout_at(q_layout, problem_token(p, row), problem_head(p, row)), d,
                          problem_position(p, row));
-        __local ushort *to = m.q + i / (2 * K_STEPS) * K_PITCH + d;
+        __local ushort *to = m.q + i / (2 * K_STEPS) * Q_PITCH + d;
         tile_store8(to, x);
 #if Q_PARTS == 2
-        tile_store8(to + TUNE_ROWS * K_PITCH, x - ROUND8(KV)(x));
+        tile_store8(to + TUNE_ROWS * Q_PITCH, x - ROUND8(MATRIX)(x));
 #endif
     }
 }
 
-/* A lane's row of four matrices that are 16 rows x 16 columns together: its place in elements. Those of K are taken
-   as the columns of B, those of A and of V by rows. */
-static int lane_place_k(int lane, int pitch) {
-    return (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8;
-}
-static int lane_place_rows(int lane, int pitch) {
-    return lane % 16 * pitch + lane / 16 * 8;
-}
-
 /* The fragment of q of one step, for a tile of the warp's rows that begins at `row`. */
 static void load_q_fragment(tile_memory m, int row, int part, int step, uint *to) {
-    load_matrices(to, local_address(m.q + (part * TUNE_ROWS + row) * K_PITCH + step * 16 +
-                                    lane_place_rows(get_local_id(0) % 32, K_PITCH)));
+    const __local ushort *from = m.q + (part * TUNE_ROWS + row) * Q_PITCH + step * 16;
+    const int lane = get_local_id(0) % 32;
+#if CODES
+    const uint2 first = *(const __local uint2 *)(from + lane / 4 * Q_PITCH + lane % 4 * 4);
+    const uint2 second = *(const __local uint2 *)(from + (lane / 4 + 8) * Q_PITCH + lane % 4 * 4);
+    to[0] = first.x;
+    to[1] = second.x;
+    to[2] = first.y;
+    to[3] = second.y;
+#else
+    load_matrices(to, local_address(from + lane_place_rows(lane, Q_PITCH)));
+#endif
 }
 
 #if Q_IN_REGISTERS
@@ -148,7 +165,7 @@ static void load_q_fragments(tile_memory m, int warp_row, q_fragments *q) {
 /* The products of the warp's rows and keys. */
 static void tile_products(tile_memory m, int warp_row, const q_fragments *q, const __local ushort *keys,
                           float (*scores)[KEY_TILES][4]) {
-    const uint at = local_address(keys + lane_place_k(get_local_id(0) % 32, K_PITCH));
+    const uint at = lane_keys(keys);
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++)
 #pragma unroll
@@ -173,7 +190,7 @@ static void tile_products(tile_memory m, int warp_row, const q_fragments *q, con
 #pragma unroll
         for (int n = 0; n < KEY_TILES / 2; n++) {
             uint b[4];
-            load_matrices(b, at + (n * 16 * K_PITCH + step * 16) * 2);
+            load_keys(b, at, n, step);
 #pragma unroll
             for (int part = 0; part < Q_PARTS; part++)
 #pragma unroll
@@ -187,12 +204,10 @@ static void tile_products(tile_memory m, int warp_row, const q_fragments *q, con
 
 /* Whether a value of the warp's keys is infinite or NaN. */
 static bool has_special_value(const __local ushort *values) {
-    const ushort exponent = IS_BFLOAT16(KV) ? 0x7f80 : 0x7c00;
+    enum { PIECES = HEAD_DIM_V / PIECE };
     bool special = false;
-    for (int i = get_local_id(0) % 32; i < WARP_KEYS * V_STEPS * 2; i += 32) {
-        ushort8 x = *(const __local ushort8 *)(values + i / (V_STEPS * 2) * V_PITCH + i % (V_STEPS * 2) * 8);
-        special = special || any((x & exponent) == exponent);
-    }
+    for (int i = get_local_id(0) % 32; i < WARP_KEYS * PIECES; i += 32)
+        special = special || piece_is_special(values + i / PIECES * V_PITCH + i % PIECES * 8);
     return any_lane(special);
 }
 
@@ -209,12 +224,12 @@ static void accumulate_seen(lane_rows *own, float (*weights)[KEY_TILES][4], cons
                 float even[2] = {from_lane(weights[t][n][0], source), from_lane(weights[t][n][2], source)};
                 float odd[2] = {from_lane(weights[t][n][1], source), from_lane(weights[t][n][3], source)};
                 float weight[2] = {j % 2 ? odd[0] : even[0], j % 2 ? odd[1] : even[1]};
-                const __local ushort *row = values + (n * 8 + j) * V_PITCH + lane % 4 * 2;
+                const __local ushort *row = values + (n * 8 + j) * V_PITCH;
 #pragma unroll
                 for (int d = 0; d < V_STEPS * 2; d++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        float sum = own->acc[t][d][e] + weight[e / 2] * unpack(row[d * 8 + e % 2]).x;
+                        float sum = own->acc[t][d][e] + weight[e / 2] * value_at(row, result_column(d, e));
                         own->acc[t][d][e] = weight[e / 2] == 0 ? own->acc[t][d][e] : sum;
                     }
             }
@@ -222,7 +237,7 @@ static void accumulate_seen(lane_rows *own, float (*weights)[KEY_TILES][4], cons
 
 /* acc += weights * values, 16 keys at a time. */
 static void accumulate(lane_rows *own, float (*weights)[KEY_TILES][4], const __local ushort *values) {
-    const uint at = local_address(values + lane_place_rows(get_local_id(0) % 32, V_PITCH));
+    const uint at = lane_values(values);
 #pragma unroll
     for (int k = 0; k < KEY_TILES / 2; k++) {
         uint a[WEIGHT_PARTS][ROW_TILES][4];
@@ -240,7 +255,7 @@ static void accumulate(lane_rows *own, float (*weights)[KEY_TILES][4], const __l
 #pragma unroll
         for (int d = 0; d < V_STEPS; d++) {
             uint b[4];
-            load_matrices_transposed(b, at + (k * 16 * V_PITCH + d * 16) * 2);
+            load_values(b, at, k, d);
 #pragma unroll
             for (int part = 0; part < WEIGHT_PARTS; part++)
 #pragma unroll
@@ -252,8 +267,8 @@ static void accumulate(lane_rows *own, float (*weights)[KEY_TILES][4], const __l
     }
 }
 
-/* Each warp's part of the results to local memory. `row`: where its rows begin there. */
-static void share_results(const lane_rows *own, tile_memory m, int row) {
+/* Each warp's part of the results, which count `unit` times, to local memory. `row`: where its rows begin there. */
+static void share_results(const lane_rows *own, float unit, tile_memory m, int row) {
     const int lane = get_local_id(0) % 32;
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++)
@@ -266,10 +281,17 @@ static void share_results(const lane_rows *own, tile_memory m, int row) {
                 m.sums[at * 2] = own->row_max[t][r];
                 m.sums[at * 2 + 1] = sum;
             }
+            __local float *result = m.result + at * RESULT_PITCH;
 #pragma unroll
-            for (int d = 0; d < V_STEPS * 2; d++)
-                *(__local float2 *)(m.result + at * RESULT_PITCH + d * 8 + lane % 4 * 2) =
-                    (float2)(own->acc[t][d][2 * r], own->acc[t][d][2 * r + 1]);
+            for (int d = 0; d < V_STEPS * 2; d += 1 + CODES) {
+                const float *x = &own->acc[t][d][2 * r];
+#if CODES
+                const float *y = &own->acc[t][d + 1][2 * r];
+                *(__local float4 *)(result + result_column(d, 0)) = (float4)(x[0], y[0], x[1], y[1]) * unit;
+#else
+                *(__local float2 *)(result + result_column(d, 0)) = (float2)(x[0], x[1]) * unit;
+#endif
+            }
         }
 }
 
@@ -298,6 +320,52 @@ static void store_results(const attn_problem *p, tile_memory m, const attn_resul
     }
 }
 
+#if ROW_SCALED
+/* Products times their keys' scales. */
+static void scale_products(const __local float *scales, float (*products)[KEY_TILES][4]) {
+    const int lane = get_local_id(0) % 32;
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; n++) {
+        const float2 scale = *(const __local float2 *)(scales + n * 8 + lane % 4 * 2);
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                products[t][n][e] *= e % 2 ? scale.y : scale.x;
+    }
+}
+
+/* Weights times their values' scales, of which the warp's largest up to now is about 1: so none is too large or too
+   small for an element. Results count *unit times, a power of two; returns what those before count now. */
+static float scale_weights(const __local float *scales, float *unit, float (*weights)[KEY_TILES][4]) {
+    const int lane = get_local_id(0) % 32;
+    float2 scale[KEY_TILES];
+    float largest = 0;
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; n++) {
+        scale[n] = *(const __local float2 *)(scales + n * 8 + lane % 4 * 2);
+        largest = isfinite(scale[n].x) ? fmax(largest, scale[n].x) : largest;
+        largest = isfinite(scale[n].y) ? fmax(largest, scale[n].y) : largest;
+    }
+    largest = fmax(largest, from_lane_xor(largest, 1));
+    largest = fmax(largest, from_lane_xor(largest, 2));
+    const float before = *unit;
+    *unit = fmax(before, as_float(as_uint(largest) & 0x7f800000));
+    const float inverse = *unit == 0 ? 0 : 1 / *unit;
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                /* A value that a row does not see may have any scale. */
+                const float weight = weights[t][n][e] * ((e % 2 ? scale[n].y : scale[n].x) * inverse);
+                weights[t][n][e] = weights[t][n][e] == 0 ? 0 : weight;
+            }
+    return before * inverse;
+}
+#endif
+
 /* Runs the tile's rows over the part's keys, and stores their results. */
 static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, tile_memory m,
                       attn_result_target target) {
@@ -314,18 +382,27 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
     const int num_tiles = end > start ? (end - start + TUNE_KEYS - 1) / TUNE_KEYS : 0;
     const bool aligned = keys_are_aligned(p);
 
+    found_rows found;
 #pragma unroll
-    for (int s = 0; s < TUNE_STAGES; s++)
-        if (get_local_id(0) < STAGE_ROWS)
-            m.rows[s * STAGE_ROWS + get_local_id(0)] =
-                ring_find_row(p, begin, start + s * TUNE_KEYS, (int)get_local_id(0));
+    for (int s = 0; s < TUNE_STAGES; s++) {
+        const ring_stage filled = stage_of(m, s);
+        ring_find_rows(p, begin, start + s * TUNE_KEYS, &found);
+        ring_keep_rows(&filled, &found);
+    }
     ring_fill_up(m.ring);
     tile_load_q(p, q, q_layout, m);
     barrier(CLK_LOCAL_MEM_FENCE);
     q_fragments fragments;
     /* The scale is left to the softmax, unless something comes between, or it would turn the order round. */
-    const bool scale_late = (WITH_SOFTCAP | WITH_ALIBI) == 0 && p->mask.scale.x > 0;
-    const float scale = scale_late ? 1 : p->mask.scale.x, late_scale = scale_late ? p->mask.scale.x : 1;
+#if CODES && !ROW_SCALED
+    const float all_scale = p->mask.scale.x * p->keys.k.scale;
+    const float unit = p->keys.v.scale;
+#else
+    const float all_scale = p->mask.scale.x;
+    float unit = ROW_SCALED ? 0 : 1;
+#endif
+    const bool scale_late = (WITH_SOFTCAP | WITH_ALIBI) == 0 && all_scale > 0;
+    const float scale = scale_late ? 1 : all_scale, late_scale = scale_late ? all_scale : 1;
 
     lane_rows own;
     rows_begin(&own);
@@ -336,16 +413,15 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
     for (int tile = 1 - TUNE_STAGES; tile < num_tiles; tile++) {
         const int first = start + tile * TUNE_KEYS;
         const int newest = tile + TUNE_STAGES - 1;
-        ulong next_row = 0;
         if (tile >= 0) {
             COPY_WAIT(TUNE_STAGES - 2);
             barrier(CLK_LOCAL_MEM_FENCE);
             /* All have the tile, and all are done with the one before it, whose stage is loaded anew. */
-            next_row = ring_find_row(p, begin, first + TUNE_STAGES * TUNE_KEYS, (int)get_local_id(0));
+            ring_find_rows(p, begin, first + TUNE_STAGES * TUNE_KEYS, &found);
         }
+        const ring_stage filled = stage_of(m, stage);
         if (newest < num_tiles)
-            ring_fetch(p, begin, start + newest * TUNE_KEYS, aligned, m.ring + stage * STAGE_ELEMENTS,
-                       m.rows + stage * STAGE_ROWS);
+            ring_fetch(p, begin, start + newest * TUNE_KEYS, aligned, &filled);
         copy_commit();
         stage = stage + 1 == TUNE_STAGES ? 0 : stage + 1;
         if (tile < 0)
@@ -353,20 +429,34 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
 
         if (tile == 0)
             load_q_fragments(m, warp_row, &fragments);
-        const __local ushort *keys = m.ring + stage * STAGE_ELEMENTS + warp_key * K_PITCH;
-        const __local ushort *values = m.ring + stage * STAGE_ELEMENTS + V_IN_STAGE + warp_key * V_PITCH;
+        const ring_stage own_stage = stage_of(m, stage);
+        const __local ushort *keys = own_stage.tile + warp_key * K_PITCH;
+        const __local ushort *values = own_stage.tile + V_IN_STAGE + warp_key * V_PITCH;
         const int seen_first = max(first, begin), seen_end = min(first + TUNE_KEYS, p->key_end);
         /* Any key may lie in no block where the table is guarded. */
         const bool partly_seen = WITH_GUARD || seen_first < full_begin || seen_end > full_end;
         const bool whole = seen_first == first && seen_end == first + TUNE_KEYS;
         float scores[ROW_TILES][KEY_TILES][4];
         tile_products(m, warp_row, &fragments, keys, scores);
-        if (get_local_id(0) < STAGE_ROWS)
-            m.rows[stage * STAGE_ROWS + get_local_id(0)] = next_row;
+        ring_keep_rows(&own_stage, &found);
+#if ROW_SCALED
+        scale_products(own_stage.scales + warp_key, scores);
+#endif
         if (!scale_late || partly_seen || !whole)
             tile_scores(p, warp_row, first + warp_key, scale, scores);
         float rescale[ROW_TILES][2];
-        if (tile_softmax(&own, late_scale, scores, rescale))
+        bool changed = tile_softmax(&own, late_scale, scores, rescale);
+#if ROW_SCALED
+        const float rescale_unit =
+            scale_weights(own_stage.scales + (VALUES_IN_KEYS ? 0 : TUNE_KEYS) + warp_key, &unit, scores);
+        changed = changed || rescale_unit != 1;
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                rescale[t][r] *= rescale_unit;
+#endif
+        if (changed)
             rows_rescale(&own, rescale);
         if (partly_seen && has_special_value(values))
             accumulate_seen(&own, scores, values);
@@ -376,7 +466,7 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
 
     COPY_WAIT(0);
     barrier(CLK_LOCAL_MEM_FENCE);
-    share_results(&own, m, warp / ROW_WARPS * TUNE_ROWS + warp_row);
+    share_results(&own, unit, m, warp / ROW_WARPS * TUNE_ROWS + warp_row);
     barrier(CLK_LOCAL_MEM_FENCE);
     store_results(p, m, &target, last_row - p->first_row + 1);
 #if WITH_SPLITS

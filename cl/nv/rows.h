@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of keys and values on their way to local memory, as elements of 16 bits.
+ * Rows of keys and values on their way to local memory, as elements of 16 bits or codes of 8.
  */
 #ifndef NV_ROWS_H
 #define NV_ROWS_H
@@ -17,7 +17,7 @@
 
 /* The 16-bit elements of 8 values. */
 static ushort8 bits_of8(float8 x) {
-#if IS_BFLOAT16(KV)
+#if IS_BFLOAT16(MATRIX)
     return bfloat16_bits8(x);
 #else
     ushort bits[8];
@@ -30,6 +30,43 @@ static void tile_store8(__local ushort *to, float8 x) {
     *(__local ushort8 *)to = bits_of8(x);
 }
 
+/* Elements, or codes, in 16 bytes. */
+#define PIECE (CODES ? 16 : 8)
+
+#if WITH_PAGED && CODES
+/* Codes d .. d + 7 of the key or value at a position, and the scale of its row, as the pool holds them or will. */
+static uchar8 row_codes8(const attn_problem *p, bool of_keys, int position, int d) {
+#if WITH_APPEND
+    if (position >= p->new_first) {
+        const float scale = of_keys ? new_key_scale(p, position, d) : new_value_scale(p, position, d);
+        return ENCODE8(KV)((of_keys ? new_key8(p, position, d) : new_value8(p, position, d)) / scale);
+    }
+#endif
+    const pool_row row = of_keys ? key_row(p, position) : value_row(p, position);
+    return vload8(0, (const __global uchar *)row.base + row.at + d);
+}
+static float row_scale(const attn_problem *p, bool of_keys, int position) {
+#if WITH_APPEND
+    if (position >= p->new_first)
+        return of_keys ? new_key_scale(p, position, 0) : new_value_scale(p, position, 0);
+#endif
+    return pool_scale_at(of_keys ? key_row(p, position) : value_row(p, position), 0);
+}
+#endif
+
+/* Stores elements d .. d + 7 of the key or value at a position to its row in local memory; zeros where not inside. */
+static void tile_store_row8(__local ushort *row, const attn_problem *p, bool of_keys, int position, int d,
+                            bool inside) {
+#if CODES
+    *(__local uchar8 *)((__local uchar *)row + d) = inside ? row_codes8(p, of_keys, position, d) : (uchar8)0;
+#else
+    float8 x = 0;
+    if (inside)
+        x = of_keys ? key8(p, position, d) : value8(p, position, d);
+    tile_store8(row + d, x);
+#endif
+}
+
 /* Whether all rows of old keys lie at multiples of 16 bytes. */
 static bool keys_are_aligned(const attn_problem *p) {
 #if WITH_PAGED
@@ -39,7 +76,7 @@ static bool keys_are_aligned(const attn_problem *p) {
     const long all = p->keys.k_layout.x | p->keys.k_layout.y | p->keys.k_layout.z | p->keys.v_layout.x |
                      p->keys.v_layout.y | p->keys.v_layout.z;
 #endif
-    return (all & 7) == 0;
+    return all % PIECE == 0;
 }
 
 /* Whether there is a key at a position: it is one of begin .. p->key_end - 1, and in a block. */
@@ -58,5 +95,14 @@ static ulong find_row(const attn_problem *p, bool of_keys, int begin, int positi
     return (ulong)row;
 #endif
 }
+
+#if ROW_SCALED
+/* The same of the row's scale. */
+static ulong find_scale(const attn_problem *p, bool of_keys, int begin, int position) {
+    if (position < begin || position >= p->key_end || !problem_has(p, position))
+        return 0;
+    return (ulong)(of_keys ? key_row(p, position) : value_row(p, position)).scales;
+}
+#endif
 
 #endif

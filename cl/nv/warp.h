@@ -14,7 +14,20 @@
 
 #define ALL_LANES "0xffffffff"
 
-/* The element of matrices, which K and V have: float16 or bfloat16. */
+/* The element of matrices, float16 or bfloat16: that of K and V; of q where those have codes of 8 bits (CODES), which
+   some have with a scale for each row (ROW_SCALED). */
+#if defined(KV_QUANTIZED)
+#define CODES KV_QUANTIZED
+#define ROW_SCALED KV_STORED_SCALES
+#else
+#define CODES 0
+#define ROW_SCALED 0
+#endif
+#if CODES
+#define MATRIX_DTYPE Q_DTYPE
+#else
+#define MATRIX_DTYPE KV_DTYPE
+#endif
 #define PTX_float16 "f16"
 #define PTX_bfloat16 "bf16"
 #define PTX(role) PASTE(PTX_, role##_DTYPE)
@@ -26,8 +39,9 @@ static uint local_address(const __local void *pointer) {
 
 /* d += a * b. */
 static void mma(float *d, const uint *a, uint b0, uint b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32." PTX(KV) "." PTX(KV) ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                                                                     "{%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." PTX(MATRIX) "." PTX(
+            MATRIX) ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                    "{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -46,12 +60,31 @@ static void load_matrices_transposed(uint *to, uint address) {
                  : "memory");
 }
 
+/* The same of two matrices, to whose rows lanes 0 to 15 point. */
+static void load_two_matrices(uint *to, uint address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "r"(address)
+                 : "memory");
+}
+static void load_two_matrices_transposed(uint *to, uint address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "r"(address)
+                 : "memory");
+}
+
 /* Begins to copy 16 bytes to local memory; zeros where not inside, and then nothing is read. Both aligned to 16. */
 static void copy_begin16(uint to, const __global void *from, bool inside) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                  :
                  : "r"(to), "l"(from), "r"(inside ? 16 : 0)
                  : "memory");
+}
+
+/* The same of 4 bytes. */
+static void copy_begin4(uint to, const __global void *from, bool inside) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" : : "r"(to), "l"(from), "r"(inside ? 4 : 0) : "memory");
 }
 
 /* The copies since the last call are one group. */
@@ -65,11 +98,11 @@ static void copy_commit(void) {
 /* Two floats as elements of a matrix, a in the lower half. */
 static uint pack(float a, float b) {
     uint both;
-    asm("cvt.rn." PTX(KV) "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
+    asm("cvt.rn." PTX(MATRIX) "x2.f32 %0, %1, %2;" : "=r"(both) : "f"(b), "f"(a));
     return both;
 }
 static float2 unpack(uint both) {
-#if IS_BFLOAT16(KV)
+#if IS_BFLOAT16(MATRIX)
     return (float2)(as_float(both << 16), as_float(both & 0xffff0000));
 #else
     float2 x;

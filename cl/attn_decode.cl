@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Decode attention: one or a few query rows per sequence, keys through a block table, new keys and values stored on the
- * way. A work-group takes one part of the keys of one sequence and KV head, for one tile of rows. Launch: (work items
- * of the plan * TUNE_WG, NUM_KV_HEADS); where any sequence has more than one part attn_merge follows, but in tier nv_mma,
- * whose work-groups merge.
+ * way. A work-group takes one part of the keys of one sequence, for one tile of rows and one KV head, in tier cpu
+ * several. Launch: (work items of the plan * TUNE_WG, NUM_KV_HEADS / those); where any sequence has more than one part
+ * attn_merge follows, but in tier nv_mma, whose work-groups merge.
  */
 #define WITH_PAGED 1
 #define WITH_APPEND 1
@@ -34,7 +34,9 @@ attn_decode(const __global int *plan, int2 sections, const __global STORAGE(Q) *
     p.mask = mask;
     TILE_MEMORY(memory);
     attn_tile(&p, q, q_layout, memory, target);
-    /* One work-group for each part and KV head: that of the first rows. */
-    if (p.first_row == 0)
+    /* One work-group for each part and its KV heads: that of the first rows. */
+    for (int i = 0; p.first_row == 0 && i < problem_heads(); i++) {
+        p.kv_head = place.y + i;
         store_new(&p, get_local_id(0), TUNE_WG);
+    }
 }

@@ -135,6 +135,22 @@ static pagedcl_status enqueue_merge(const pagedcl_attn *attn, const pagedcl_plan
                              (size_t)attn->tuning[PCL_ATTN_MERGE].work_group);
 }
 
+/*
+ * The KV heads that a work-group of decode takes. In tier cpu they are as many as leave each compute unit some
+ * work-groups: a token's rows of all heads lie side by side, or those of a block do, and are then read in one go.
+ */
+static int64_t heads_at_once(const pagedcl_attn *attn, const pagedcl_plan *plan) {
+    enum { MOST_HEADS = 8, WORK_OF_UNIT = 4 };
+    if (attn->desc.tier != PAGEDCL_TIER_CPU)
+        return 1;
+    int64_t work = plan->batch.num_work * attn->desc.num_kv_heads;
+    int64_t least = WORK_OF_UNIT * (int64_t)attn->device->info.compute_units;
+    int64_t heads = 1;
+    while (heads < MOST_HEADS && attn->desc.num_kv_heads % (heads * 2) == 0 && work / (heads * 2) >= least)
+        heads *= 2;
+    return heads;
+}
+
 static pagedcl_status enqueue_decode(const pagedcl_attn *attn, const pagedcl_plan *plan, const pagedcl_attn_args *args,
                                      pcl_chain *chain) {
     pcl_arguments arguments = pcl_arguments_of(plan->kernels[PCL_ATTN_DECODE]);
@@ -149,7 +165,8 @@ static pagedcl_status enqueue_decode(const pagedcl_attn *attn, const pagedcl_pla
     if (merges_itself)
         set_buffer(&arguments, plan->arrivals, args->out.mem);
     set_new(args, args->q.mem, &arguments);
-    PCL_TRY(pcl_launch_groups(chain, &arguments, plan->batch.num_work, attn->desc.num_kv_heads,
+    PCL_TRY(pcl_launch_groups(chain, &arguments, plan->batch.num_work,
+                              attn->desc.num_kv_heads / heads_at_once(attn, plan),
                               (size_t)attn->tuning[PCL_ATTN_DECODE].work_group));
     return plan->batch.num_merges > 0 && !merges_itself ? enqueue_merge(attn, plan, args, chain) : PAGEDCL_SUCCESS;
 }

@@ -49,6 +49,12 @@ static const attn_case shapes[] = {
      .segment_blocks = 2, .num_layers = 3},
     {"room for three blocks a segment, block size 1", DECODE, .append = 1, .head_dim = 64, .group = 2, .block_size = 1,
      .segment_blocks = 3},
+    /* Enough work that tier cpu takes several KV heads at once. */
+    {"8 KV heads", DECODE, .append = 1, .num_seqs = 8, .num_kv_heads = 8, .group = 3, .head_dim = 40,
+     .seqlens_k = INTS(17, 1, 700, 40, 70, 600, 33, 129)},
+    {"8 KV heads, heads first, 2 queries, float16", DECODE, .append = 2, .seqlen_q = 2, .causal = 1, .num_seqs = 8,
+     .num_kv_heads = 8, .group = 4, .head_dim = 24, .seqlens_k = INTS(17, 2, 700, 40, 70, 600, 33, 129),
+     .pool = POOL_OF_LIBRARY_HND, .q_dtype = F16, .kv_dtype = F16, .out_dtype = F16},
 };
 
 Test(attn_decode, every_shape) {

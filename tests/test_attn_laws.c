@@ -55,6 +55,10 @@ static const attn_case featured[] = {
     {"interleaved pool, bfloat16 queries", DECODE, SHAPE, .append = 1, .pool = POOL_INTERLEAVED, .q_dtype = BF16,
      .kv_dtype = F16, .seqlens_k = INTS(17, 1, 600)},
     {"segments", DECODE, SHAPE, .append = 1, .segment_blocks = 16, .seqlens_k = INTS(17, 1, 600)},
+    {"8 KV heads, append", DECODE, .num_kv_heads = 8, .group = 3, .head_dim = 24, .append = 1,
+     .seqlens_k = INTS(17, 700, 2500)},
+    {"4 KV heads, int8, heads first", DECODE, .num_kv_heads = 4, .head_dim = 24, .kv_dtype = PAGEDCL_INT8,
+     .k_scale = 0.03125f, .v_scale = 0.0625f, .seqlens_k = INTS(17, 700, 2500), .pool = POOL_OF_LIBRARY_HND},
     {"V in K", DECODE, .num_kv_heads = 1, .group = 5, .head_dim = 36, .head_dim_v = 28, .v_in_k = true, .append = 1,
      .seqlens_k = INTS(17, 1, 600)},
 };

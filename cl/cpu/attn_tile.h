@@ -7,172 +7,47 @@
  * scores, and of what is known of rows, has ROW_BLOCK rows one behind the other, KEY_BLOCK lanes each: so many sums
  * stay in registers while they are made, and each vector of q and K that is loaded serves several of them.
  *
- * Many rows read a tile of K, then of V, from a float32 copy in private memory, which is a core's first-level cache. A
- * single block of rows, which reads each key once, takes it straight from the pool, and fetches the next tile ahead.
+ * Many rows read a tile of K, then of V, from a float32 copy in private memory, which is a core's first-level cache. One
+ * or two blocks of rows, which read each key once or twice, take it straight from the pool.
+ *
+ * Decode waits for memory more than it computes. So a work-item takes a tile of several KV heads, one after the other,
+ * and fetches the next tile meanwhile, line by line between the products: memory is read in its order, whichever of heads
+ * and tokens lie side by side.
  */
 #ifndef CPU_ATTN_TILE_H
 #define CPU_ATTN_TILE_H
 
+#include "cpu/rows.h"
+#include "cpu/vectors.h"
 #include "lib/attn_problem.h"
 #include "lib/attn_result.h"
 
-#ifndef TUNE_LANES
-#error TUNE_LANES is missing
-#endif
-
-/* Swaps neighbouring lanes, pairs of them, and so on; there is no half of 8 lanes with 8 more. */
-#if TUNE_LANES == 16
-#define SWAP1(x) (x).s1032547698badcfe
-#define SWAP2(x) (x).s23016745ab89efcd
-#define SWAP4(x) (x).s45670123cdef89ab
-#define SWAP8(x) (x).s89abcdef01234567
-#else
-#define SWAP1(x) (x).s10325476
-#define SWAP2(x) (x).s23016745
-#define SWAP4(x) (x).s45670123
-#define SWAP8(x) (x)
-#endif
-typedef PASTE(float, TUNE_LANES) floats;
-typedef PASTE(int, TUNE_LANES) ints;
-#define LOAD_FLOATS PASTE(vload, TUNE_LANES)
-#define STORE_FLOATS PASTE(vstore, TUNE_LANES)
-#define LOAD_LANES(role) PASTE(PASTE(load, TUNE_LANES), PASTE(_, role##_DTYPE))
-
-/* The order of a row's sums depends on these, so they do not on TUNE_ROWS. Decode may have as few rows as GROUP. */
-#define ROW_BLOCK (WITH_SPLITS && GROUP < 3 ? GROUP : 4)
-#define KEY_BLOCK (TUNE_LANES / ROW_BLOCK)
-#define ROW_BLOCKS ((TUNE_ROWS + ROW_BLOCK - 1) / ROW_BLOCK)
-#define KEY_BLOCKS (TUNE_KEYS / KEY_BLOCK)
-
-/* Vectors that cover a row. Those of V are summed V_BLOCK at a time, which are as many sums as scores have. */
-#define K_COLUMNS ((HEAD_DIM + TUNE_LANES - 1) / TUNE_LANES)
-#define V_BLOCKS ((HEAD_DIM_V + TUNE_LANES * KEY_BLOCK - 1) / (TUNE_LANES * KEY_BLOCK))
-#define V_BLOCK ((HEAD_DIM_V + TUNE_LANES * V_BLOCKS - 1) / (TUNE_LANES * V_BLOCKS))
-#define V_COLUMNS (V_BLOCKS * V_BLOCK)
-#if WITH_PAGED
-#define VALUES_IN_KEYS (V_IN_K && V_COLUMNS <= K_COLUMNS)
-#else
-#define VALUES_IN_KEYS 0
-#endif
-#define TILE_COLUMNS (K_COLUMNS > V_COLUMNS ? K_COLUMNS : V_COLUMNS)
+/* Up to so many blocks of rows read keys straight from the pool; so many, of several heads, are worked on by turns. */
+#define FEW_BLOCKS 2
+#define MOST_BLOCKS (WITH_SPLITS && ROW_BLOCKS < 8 ? 8 : ROW_BLOCKS)
 
 /* The portable tier has local memory and a size of sub-groups here; this one needs none. */
 #define SUB_GROUP
 typedef int tile_memory;
 #define TILE_MEMORY(name) tile_memory name = 0
 
-/* What is small, or has arguments that are constants where it is called. */
-#define INLINE static inline __attribute__((always_inline))
-
-/* Begins to bring a cache line into the second-level cache. PoCL's prefetch does nothing. */
-#if defined(__x86_64__) || defined(__aarch64__)
-#define FETCH(line) __builtin_prefetch((const void *)(ulong)(line), 0, 2)
-#else
-#define FETCH(line) prefetch(line, 1)
-#endif
-
-INLINE floats add_neighbours(floats a, floats b) {
-    return (floats)(a.even, b.even) + (floats)(a.odd, b.odd);
-}
-
-/* Lane i is the sum of all lanes of x[i]. */
-INLINE floats sums_of(const floats *x) {
-    floats a[TUNE_LANES / 2], b[TUNE_LANES / 4];
-#pragma unroll
-    for (int i = 0; i < TUNE_LANES / 2; i++)
-        a[i] = add_neighbours(x[2 * i], x[2 * i + 1]);
-#pragma unroll
-    for (int i = 0; i < TUNE_LANES / 4; i++)
-        b[i] = add_neighbours(a[2 * i], a[2 * i + 1]);
-#if TUNE_LANES == 16
-    return add_neighbours(add_neighbours(b[0], b[1]), add_neighbours(b[2], b[3]));
-#else
-    return add_neighbours(b[0], b[1]);
-#endif
+/* x where y is NaN. */
+INLINE floats larger_of(floats x, floats y) {
+    return select(x, y, x < y);
 }
 
 /* The largest, or the sum, of a row's lanes, in each of them. */
 INLINE floats row_max_of(floats x) {
-    x = KEY_BLOCK > 1 ? fmax(x, SWAP1(x)) : x;
-    x = KEY_BLOCK > 2 ? fmax(x, SWAP2(x)) : x;
-    x = KEY_BLOCK > 4 ? fmax(x, SWAP4(x)) : x;
-    return KEY_BLOCK > 8 ? fmax(x, SWAP8(x)) : x;
+    x = KEY_BLOCK > 1 ? larger_of(x, SWAP1(x)) : x;
+    x = KEY_BLOCK > 2 ? larger_of(x, SWAP2(x)) : x;
+    x = KEY_BLOCK > 4 ? larger_of(x, SWAP4(x)) : x;
+    return KEY_BLOCK > 8 ? larger_of(x, SWAP8(x)) : x;
 }
 INLINE floats row_sum_of(floats x) {
     x = KEY_BLOCK > 1 ? x + SWAP1(x) : x;
     x = KEY_BLOCK > 2 ? x + SWAP2(x) : x;
     x = KEY_BLOCK > 4 ? x + SWAP4(x) : x;
     return KEY_BLOCK > 8 ? x + SWAP8(x) : x;
-}
-
-INLINE const __global STORAGE(KV) *row_begin(keys_row row) {
-#if WITH_PAGED
-    return row.base + UNIT(KV, row.at);
-#else
-    return row;
-#endif
-}
-
-/* Vector c of a row of dim elements of the pool, or of packed keys; zeros behind its end. */
-INLINE floats row_vector(keys_row row, int c, const int dim) {
-    const int d = c * TUNE_LANES;
-    if (d >= dim)
-        return 0;
-    if (d + TUNE_LANES > dim) {
-        float x[TUNE_LANES];
-        for (int i = 0; i < TUNE_LANES; i += 8)
-            vstore8(d + i < dim ? keys_load8(row, d + i, dim) : 0, 0, x + i);
-        return LOAD_FLOATS(0, x);
-    }
-#if WITH_PAGED && KV_QUANTIZED
-    return LOAD_LANES(KV)(row_begin(row), d) * pool_scale_at(row, d);
-#else
-    return LOAD_LANES(KV)(row_begin(row), d);
-#endif
-}
-
-/* Where the positions end whose keys are found in memory: the rest comes from k_new and v_new. */
-INLINE int stored_end(const attn_problem *p) {
-    return WITH_APPEND ? p->new_first : p->k_len;
-}
-
-INLINE keys_row row_at(const attn_problem *p, int position, const bool values) {
-    return values ? value_row(p, position) : key_row(p, position);
-}
-
-/* Finds the row of a position, if the part has that, and begins to fetch it. */
-INLINE void row_fetch(const attn_problem *p, int position, const bool values, keys_row *row) {
-    const int bytes = UNIT(KV, values ? HEAD_DIM_V : HEAD_DIM) * (int)sizeof(STORAGE(KV));
-    if (position >= p->key_end || !problem_has(p, position))
-        return;
-    *row = row_at(p, position, values);
-#pragma unroll
-    for (int i = 0; i < bytes; i += 64)
-        FETCH((const __global uchar *)row_begin(*row) + i);
-}
-
-/* Positions first .. first + TUNE_KEYS - 1 of K or V; outside begin .. p->key_end - 1, and without a block, they are
-   zeros, and nothing is read. */
-INLINE void tile_load(const attn_problem *p, int first, int begin, const bool values, floats *tile) {
-    const int dim = values ? HEAD_DIM_V : HEAD_DIM;
-    const int columns = values ? V_COLUMNS : K_COLUMNS;
-    for (int j = 0; j < TUNE_KEYS; j++) {
-        const int position = first + j;
-        floats *to = tile + j * TILE_COLUMNS;
-        const bool is_there = position >= begin && position < p->key_end && problem_has(p, position);
-        if (is_there && position < stored_end(p)) {
-            const keys_row row = row_at(p, position, values);
-            for (int c = 0; c < columns; c++)
-                to[c] = row_vector(row, c, dim);
-            continue;
-        }
-        for (int c = 0; c < columns; c++)
-            to[c] = 0;
-#if WITH_APPEND
-        for (int d = 0; is_there && d < dim; d += 8)
-            vstore8(values ? value8(p, position, d) : key8(p, position, d), 0, (float *)to + d);
-#endif
-    }
 }
 
 /* Whether no value of the tile is infinite or NaN. */
@@ -191,13 +66,24 @@ static void q_load(const attn_problem *p, const __global STORAGE(Q) * q, long4 q
         vstore8(query8(p, q, q_layout, row, d), 0, (float *)to + d);
 }
 
-/* The products of ROW_BLOCK query rows and KEY_BLOCK keys, straight from their rows or from the tile. */
-INLINE floats products_of(const floats *q, const bool straight, const keys_row *rows, const floats *tile) {
+/*
+ * The products of ROW_BLOCK query rows and KEY_BLOCK keys, straight from their rows, or from the tile. Meanwhile rows of
+ * the next tile are fetched, and once more the keys that come soon: processors drop what they have no buffer for.
+ */
+INLINE floats products_of(const floats *q, const bool straight, const tile_row *rows, const tile_row *next,
+                          const floats *tile) {
     floats sums[TUNE_LANES];
 #pragma unroll
     for (int i = 0; i < TUNE_LANES; i++)
         sums[i] = 0;
     for (int c = 0; c < K_COLUMNS; c++) {
+        if (straight && IS_LINE(c)) {
+#pragma unroll
+            for (int k = 0; k < KEY_BLOCK; k++) {
+                line_fetch(next[k], c);
+                line_fetch(rows[k + SOON], c);
+            }
+        }
 #pragma unroll
         for (int k = 0; k < KEY_BLOCK; k++) {
             const floats key = straight ? row_vector(rows[k], c, HEAD_DIM) : tile[k * TILE_COLUMNS + c];
@@ -209,12 +95,33 @@ INLINE floats products_of(const floats *q, const bool straight, const keys_row *
     return sums_of(sums);
 }
 
+/* Which keys the rows from first_row on see: of each lane's row, the first and the one behind the last. */
+typedef struct row_bounds {
+    ints low, high;
+} row_bounds;
+INLINE row_bounds bounds_of(const attn_problem *p, int first_row, int last_row) {
+    int low[TUNE_LANES], high[TUNE_LANES];
+    for (int r = 0; r < ROW_BLOCK; r++) {
+        const int row = min(first_row + r, last_row);
+        for (int k = 0; k < KEY_BLOCK; k++) {
+            low[r * KEY_BLOCK + k] = problem_low(p, row);
+            high[r * KEY_BLOCK + k] = min(problem_high(p, row), p->key_end);
+        }
+    }
+    const row_bounds bounds = {LOAD_INTS(0, low), LOAD_INTS(0, high)};
+    return bounds;
+}
+
 /*
  * problem_score of the products of the rows from first_row on, of which the last one counts for those behind it, and
- * the keys from `position` on. masked: not every row sees all of them.
+ * keys of which the first is at `position`. masked: not every row sees all of them.
  */
-INLINE floats scores_of(const attn_problem *p, int first_row, int last_row, int position, floats product, bool masked) {
+INLINE floats scores_of(const attn_problem *p, int first_row, int last_row, int position, floats product,
+                        row_bounds bounds, bool masked) {
     floats score = product;
+    (void)p;
+    (void)first_row;
+    (void)last_row;
 #if WITH_SOFTCAP
     score = p->mask.scale.y * tanh(product);
 #endif
@@ -223,31 +130,33 @@ INLINE floats scores_of(const attn_problem *p, int first_row, int last_row, int 
     for (int i = 0; i < TUNE_LANES; i++) {
         const int row = min(first_row + i / KEY_BLOCK, last_row);
         const long slopes = p->mask.alibi_layout.x + row_seq(p, row) * p->mask.alibi_layout.y;
-        const float distance = (float)(problem_position(p, row) - position - i % KEY_BLOCK);
+        const float distance = (float)(problem_position(p, row) - position - i % KEY_BLOCK * KEY_BLOCKS);
         biases[i] = p->mask.alibi[slopes + problem_head(p, row)] * LOG2_E * fabs(distance);
     }
     score -= LOAD_FLOATS(0, biases);
 #endif
     if (!masked)
         return score;
-    int sees[TUNE_LANES];
-    for (int r = 0; r < ROW_BLOCK; r++) {
-        const int row = min(first_row + r, last_row);
-        const int low = problem_low(p, row), high = min(problem_high(p, row), p->key_end);
-        for (int k = 0; k < KEY_BLOCK; k++) {
-            const int key = position + k;
-            sees[r * KEY_BLOCK + k] = key >= low && key < high && problem_sees(p, row, key) ? -1 : 0;
-        }
-    }
-    return select((floats)(-INFINITY), score, LOAD_FLOATS(0, sees));
+    int keys[TUNE_LANES];
+    for (int i = 0; i < TUNE_LANES; i++)
+        keys[i] = position + i % KEY_BLOCK * KEY_BLOCKS;
+    ints sees = LOAD_INTS(0, keys) >= bounds.low && LOAD_INTS(0, keys) < bounds.high;
+#if WITH_TREE || WITH_GUARD
+    int is_seen[TUNE_LANES];
+    STORE_INTS(sees, 0, is_seen);
+    for (int i = 0; i < TUNE_LANES; i++)
+        is_seen[i] = is_seen[i] && problem_sees(p, min(first_row + i / KEY_BLOCK, last_row), keys[i]) ? -1 : 0;
+    sees = LOAD_INTS(0, is_seen);
+#endif
+    return select((floats)(-INFINITY), score, sees);
 }
 
 /*
- * acc = acc * rescale + the values, weighted, of a block of rows. Values are read from their rows, while those of the
- * tile from `next` on are found and fetched, or from the tile.
+ * acc = acc * rescale + the values, weighted, of a block of rows. Values are read from their rows, while rows of K are
+ * fetched, or from the tile.
  */
-INLINE void accumulate(floats *acc, floats rescale, const float *weights, const bool straight, const keys_row *rows,
-                       const floats *tile, const attn_problem *p, int next, keys_row *next_rows) {
+INLINE void accumulate(floats *acc, floats rescale, const float *weights, const bool straight, const tile_row *rows,
+                       const tile_row *next, const floats *tile) {
     float scales[TUNE_LANES];
     STORE_FLOATS(rescale, 0, scales);
     for (int begin = 0; begin < V_COLUMNS; begin += V_BLOCK) {
@@ -262,12 +171,15 @@ INLINE void accumulate(floats *acc, floats rescale, const float *weights, const 
             for (int j = 0; j < KEY_BLOCK; j++) {
                 const int key = k * KEY_BLOCK + j;
                 floats value[V_BLOCK];
-                if (straight && j % V_BLOCKS == begin / V_BLOCK)
-                    row_fetch(p, next + key, true, next_rows + key);
 #pragma unroll
-                for (int c = 0; c < V_BLOCK; c++)
-                    value[c] = straight ? row_vector(rows[key], begin + c, HEAD_DIM_V)
-                                        : tile[key * TILE_COLUMNS + begin + c];
+                for (int c = 0; c < V_BLOCK; c++) {
+                    value[c] =
+                        straight ? row_vector(rows[key], begin + c, HEAD_DIM_V) : tile[key * TILE_COLUMNS + begin + c];
+                    if (straight && !VALUES_IN_KEYS && IS_LINE(c)) {
+                        line_fetch(next[key], begin + c);
+                        line_fetch(rows[key + SOON], begin + c);
+                    }
+                }
 #pragma unroll
                 for (int r = 0; r < ROW_BLOCK; r++)
 #pragma unroll
@@ -294,16 +206,18 @@ static void accumulate_seen(floats *acc, float rescale, const float *weights, co
     }
 }
 
-/* Runs the tile's rows over the part's keys, and stores their results. */
-static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, tile_memory unused,
+/* Runs the rows of `heads` KV heads from p->kv_head on over the part's keys, and stores their results. */
+INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, int heads,
                       attn_result_target target) {
-    (void)unused;
-    floats queries[ROW_BLOCKS * ROW_BLOCK * K_COLUMNS];
+    floats queries[MOST_BLOCKS * ROW_BLOCK * K_COLUMNS];
     floats tile[TUNE_KEYS * TILE_COLUMNS];
-    floats acc[ROW_BLOCKS * ROW_BLOCK * V_COLUMNS];
-    float weights[ROW_BLOCKS * ROW_BLOCK * TUNE_KEYS]; /* of a block of rows after the other, as vectors of scores are */
-    floats row_max[ROW_BLOCKS], row_sum[ROW_BLOCKS], rescale[ROW_BLOCKS];
-    keys_row key_rows[TUNE_KEYS], value_rows[2][TUNE_KEYS]; /* of this tile and the next */
+    floats acc[MOST_BLOCKS * ROW_BLOCK * V_COLUMNS];
+    floats weights[ROW_BLOCKS * KEY_BLOCKS]; /* of a block of rows after the other, as vectors of scores are */
+    floats row_max[MOST_BLOCKS], row_sum[MOST_BLOCKS], rescale[ROW_BLOCKS];
+    /* Of the first head, this tile and the next; of a head, K and behind it V; and what is fetched meanwhile. */
+    tile_row key_rows[2][TUNE_KEYS], value_rows[2][TUNE_KEYS];
+    tile_row head_rows[2 * TUNE_KEYS + SOON], next_keys[TUNE_KEYS], next_values[TUNE_KEYS];
+    const int first_head = p->kv_head;
     const int rows = min(TUNE_ROWS, p->num_rows - p->first_row);
     const int last_row = p->first_row + rows - 1;
     const int blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
@@ -314,81 +228,125 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
     const int tree_begin = WITH_TREE ? p->k_len - p->q_len : p->k_len;
     const int full_end = min(min(problem_high(p, p->first_row), p->key_end), tree_begin);
     const int first_tile = p->key_begin + (begin - p->key_begin) / TUNE_KEYS * TUNE_KEYS;
+    const bool few = blocks <= FEW_BLOCKS;
 
-    for (int r = 0; r < blocks * ROW_BLOCK; r++) {
-        q_load(p, q, q_layout, min(p->first_row + r, last_row), queries + r * K_COLUMNS);
-        for (int c = 0; c < V_COLUMNS; c++)
-            acc[r * V_COLUMNS + c] = 0;
+    for (int head = 0; head < heads; head++) {
+        p->kv_head = first_head + head;
+        for (int r = 0; r < blocks * ROW_BLOCK; r++) {
+            const int at = head * blocks * ROW_BLOCK + r;
+            q_load(p, q, q_layout, min(p->first_row + r, last_row), queries + at * K_COLUMNS);
+            for (int c = 0; c < V_COLUMNS; c++)
+                acc[at * V_COLUMNS + c] = 0;
+        }
+        tile_fetch(p, first_tile);
     }
-    for (int b = 0; b < blocks; b++) {
+    for (int b = 0; b < heads * blocks; b++) {
         row_max[b] = -INFINITY;
         row_sum[b] = 0;
     }
-    for (int j = 0; j < TUNE_KEYS && blocks == 1; j++) {
-        row_fetch(p, first_tile + j, false, &key_rows[j]);
-        row_fetch(p, first_tile + j, true, &value_rows[0][j]);
+    p->kv_head = first_head;
+    if (few && begin < end) {
+        rows_find(p, first_tile, false, key_rows[0]);
+        rows_find(p, first_tile, true, value_rows[0]);
     }
     for (int first = first_tile; first < end; first += TUNE_KEYS) {
         const bool masked = WITH_GUARD || first < full_begin || first + TUNE_KEYS > full_end;
-        const bool straight = blocks == 1 && !masked && first + TUNE_KEYS <= stored_end(p);
+        const bool straight = few && !masked && first + TUNE_KEYS <= stored_end(p);
         const int turn = (first - first_tile) / TUNE_KEYS % 2;
-        if (!straight)
-            tile_load(p, first, begin, false, tile);
-        for (int b = 0; b < blocks; b++) {
-            const floats *q_block = queries + b * ROW_BLOCK * K_COLUMNS;
-            floats scores[KEY_BLOCKS];
-            floats new_max = row_max[b];
-            for (int k = 0; k < KEY_BLOCKS; k++) {
-                const int key = k * KEY_BLOCK;
-                const floats product = straight ? products_of(q_block, true, key_rows + key, 0)
-                                                : products_of(q_block, false, 0, tile + key * TILE_COLUMNS);
-                for (int j = 0; j < KEY_BLOCK && straight; j++)
-                    row_fetch(p, first + TUNE_KEYS + key + j, false, &key_rows[key + j]);
-                scores[k] = scores_of(p, p->first_row + b * ROW_BLOCK, last_row, first + key, product, masked);
-                new_max = fmax(new_max, scores[k]);
+        if (few) {
+            p->kv_head = first_head;
+            rows_find(p, first + TUNE_KEYS, false, key_rows[1 - turn]);
+            rows_find(p, first + TUNE_KEYS, true, value_rows[1 - turn]);
+        }
+        for (int head = 0; head < heads; head++) {
+            floats *head_acc = acc + head * blocks * ROW_BLOCK * V_COLUMNS;
+            const tile_row *next = next_keys;
+            p->kv_head = first_head + head;
+            if (straight) {
+                rows_of_head(key_rows[turn], head, false, head_rows);
+                rows_of_head(value_rows[turn], head, true, head_rows + TUNE_KEYS);
+                for (int j = 0; j < SOON; j++)
+                    head_rows[2 * TUNE_KEYS + j] = head_rows[2 * TUNE_KEYS - 1];
+                rows_to_fetch(key_rows[1 - turn], head, heads, false, next_keys);
+                rows_to_fetch(value_rows[1 - turn], head, heads, true, next_values);
+            } else {
+                tile_fetch(p, first + TUNE_KEYS);
+                tile_load(p, first, begin, false, tile);
             }
-            new_max = row_max_of(new_max);
-            /* While a row has seen no key its maximum is -infinity, and infinity minus infinity would be NaN. */
-            const floats base = select(new_max, (floats)0, new_max == -INFINITY);
-            floats sum = 0;
-            for (int k = 0; k < KEY_BLOCKS; k++) {
-                const floats weight = exp2(scores[k] - base);
-                sum += weight;
-                STORE_FLOATS(weight, b * KEY_BLOCKS + k, weights);
+            for (int b = 0; b < blocks; b++) {
+                const int state = head * blocks + b;
+                const floats *q_block = queries + state * ROW_BLOCK * K_COLUMNS;
+                const int block_row = p->first_row + b * ROW_BLOCK;
+                const row_bounds bounds = bounds_of(p, block_row, last_row);
+                floats scores[KEY_BLOCKS];
+                floats new_max = row_max[state];
+                for (int k = 0; k < KEY_BLOCKS; k++) {
+                    const int key = k * KEY_BLOCK;
+                    const floats product = straight ? products_of(q_block, true, head_rows + key, next + key, 0)
+                                                    : products_of(q_block, false, 0, 0, tile + key * TILE_COLUMNS);
+                    scores[k] = scores_of(p, block_row, last_row, first + k, product, bounds, masked);
+                    new_max = larger_of(new_max, scores[k]);
+                }
+                new_max = row_max_of(new_max);
+                /* While a row has seen no key its maximum is -infinity, and infinity minus infinity would be NaN. */
+                const floats base = select(new_max, (floats)0, new_max == -INFINITY);
+                floats sum = 0;
+                for (int k = 0; k < KEY_BLOCKS; k++) {
+                    const floats weight = power_of_two(scores[k] - base);
+                    sum += weight;
+                    weights[b * KEY_BLOCKS + k] = weight;
+                }
+                rescale[b] = power_of_two(row_max[state] - base);
+                row_sum[state] = row_sum[state] * rescale[b] + row_sum_of(sum);
+                row_max[state] = new_max;
+                next = head_rows;
             }
-            rescale[b] = exp2(row_max[b] - base);
-            row_sum[b] = row_sum[b] * rescale[b] + row_sum_of(sum);
-            row_max[b] = new_max;
-        }
-        if (straight) {
-            accumulate(acc, rescale[0], weights, true, value_rows[turn], 0, p, first + TUNE_KEYS, value_rows[1 - turn]);
-            continue;
-        }
-        for (int j = 0; j < TUNE_KEYS && blocks == 1; j++) {
-            row_fetch(p, first + TUNE_KEYS + j, false, &key_rows[j]);
-            row_fetch(p, first + TUNE_KEYS + j, true, &value_rows[1 - turn][j]);
-        }
 #if !VALUES_IN_KEYS
-        tile_load(p, first, begin, true, tile);
+            if (!straight)
+                tile_load(p, first, begin, true, tile);
 #endif
-        if (masked && !tile_is_finite(tile)) {
-            for (int r = 0; r < rows; r++) {
-                const int b = r / ROW_BLOCK, lane = r % ROW_BLOCK * KEY_BLOCK;
-                accumulate_seen(acc + r * V_COLUMNS, ((const float *)&rescale[b])[lane],
-                                weights + b * ROW_BLOCK * TUNE_KEYS + lane, tile);
+            if (masked && !tile_is_finite(tile)) {
+                for (int r = 0; r < rows; r++) {
+                    const int b = r / ROW_BLOCK, lane = r % ROW_BLOCK * KEY_BLOCK;
+                    accumulate_seen(head_acc + r * V_COLUMNS, ((const float *)&rescale[b])[lane],
+                                    (const float *)(weights + b * KEY_BLOCKS) + lane, tile);
+                }
+                continue;
             }
-            continue;
+            for (int b = 0; b < blocks; b++) {
+                const float *block_weights = (const float *)(weights + b * KEY_BLOCKS);
+                floats *block_acc = head_acc + b * ROW_BLOCK * V_COLUMNS;
+                const tile_row *values = head_rows + TUNE_KEYS;
+                if (straight)
+                    accumulate(block_acc, rescale[b], block_weights, true, values, b == 0 ? next_values : values, 0);
+                else
+                    accumulate(block_acc, rescale[b], block_weights, false, 0, 0, tile);
+            }
         }
-        for (int b = 0; b < blocks; b++)
-            accumulate(acc + b * ROW_BLOCK * V_COLUMNS, rescale[b], weights + b * ROW_BLOCK * TUNE_KEYS, false, 0, tile,
-                       p, 0, 0);
     }
-    for (int r = 0; r < rows; r++) {
-        const int row = p->first_row + r, b = r / ROW_BLOCK, lane = r % ROW_BLOCK * KEY_BLOCK;
-        const float divisor = result_store_sums(p, &target, row, ((const float *)&row_max[b])[lane],
-                                                ((const float *)&row_sum[b])[lane]);
-        for (int d = 0; d < HEAD_DIM_V; d += 8)
-            result_store8(p, &target, row, d, vload8(0, (const float *)(acc + r * V_COLUMNS) + d), divisor);
+    for (int head = 0; head < heads; head++) {
+        p->kv_head = first_head + head;
+        for (int r = 0; r < rows; r++) {
+            const int row = p->first_row + r, lane = r % ROW_BLOCK * KEY_BLOCK;
+            const int state = head * blocks + r / ROW_BLOCK, at = head * blocks * ROW_BLOCK + r;
+            const float divisor = result_store_sums(p, &target, row, ((const float *)&row_max[state])[lane],
+                                                    ((const float *)&row_sum[state])[lane]);
+            for (int d = 0; d < HEAD_DIM_V; d += 8)
+                result_store8(p, &target, row, d, vload8(0, (const float *)(acc + at * V_COLUMNS) + d), divisor);
+        }
+    }
+}
+
+/* Runs the tile's rows, of all KV heads that the work-group takes. */
+static void attn_tile(attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, tile_memory unused,
+                      attn_result_target target) {
+    (void)unused;
+    const int first_head = p->kv_head, heads = WITH_SPLITS ? problem_heads() : 1;
+    const int blocks = (min(TUNE_ROWS, p->num_rows - p->first_row) + ROW_BLOCK - 1) / ROW_BLOCK;
+    const int at_once = WITH_SPLITS ? min(heads, max(MOST_BLOCKS / blocks, 1)) : 1;
+    for (int head = 0; head < heads; head += at_once) {
+        p->kv_head = first_head + head;
+        run_heads(p, q, q_layout, at_once, target);
     }
 }
 

@@ -210,13 +210,23 @@ static int row_token(const attn_problem *p, int row) {
     return p->members == 0 ? row / GROUP : row / GROUP % p->q_len;
 }
 
+/* How many KV heads a work-group takes: one, but in tier cpu NUM_KV_HEADS / groups of the launch's second dimension. */
+static int problem_heads(void) {
+#if defined(TIER_CPU) && TIER_CPU
+    return NUM_KV_HEADS / (int)get_num_groups(1);
+#else
+    return 1;
+#endif
+}
+
 /*
- * The work item (x) and the KV head (y) that a work-group takes of a launch of (work items, NUM_KV_HEADS): groups that
- * start one after the other take all heads of an item, whose keys lie side by side.
+ * The work item (x) and the first KV head (y) that a work-group takes of a launch of (work items, NUM_KV_HEADS /
+ * problem_heads()): groups that start one after the other take all heads of an item, whose keys lie side by side.
  */
 static int2 problem_place(void) {
+    const int heads = problem_heads(), groups = NUM_KV_HEADS / heads;
     const ulong group = (ulong)get_group_id(1) * get_num_groups(0) + get_group_id(0);
-    return (int2)((int)(group / NUM_KV_HEADS), (int)(group % NUM_KV_HEADS));
+    return (int2)((int)(group / groups), (int)(group % groups) * heads);
 }
 
 static int problem_head(const attn_problem *p, int row) {

@@ -13,7 +13,16 @@
 #elif TIER_NV_MMA
 #include "nv/attn_tile.h"
 #else
+/* Work-items that read a row together. Accumulators, and what is on its way, do not fit the registers of Intel's GPUs. */
+#define ATTN_TEAM_OF(k, v) ((k) > 128 || (v) > 128 ? 32 : (k) > 64 || (v) > 64 ? 16 : 8)
+#define ATTN_TEAMS (TUNE_WG / ATTN_TEAM_OF(HEAD_DIM, HEAD_DIM_V))
+#if HEAD_DIM % 8 == 0 && HEAD_DIM_V % 8 == 0 && HEAD_DIM <= 256 && HEAD_DIM_V <= 256 && TUNE_ROWS <= 8 && \
+    TUNE_SUB_GROUP == 0 && ATTN_TEAMS > 1 && TUNE_KEYS >= ATTN_TEAMS && TUNE_KEYS <= 4 * ATTN_TEAMS &&     \
+    TUNE_KEYS >= 4
+#include "lib/attn_team.h"
+#else
 #include "lib/attn_tile.h"
+#endif
 #endif
 
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) SUB_GROUP void

@@ -13,12 +13,11 @@
 #elif TIER_NV_MMA
 #include "nv/attn_tile.h"
 #else
-/* Work-items that read a row together. Accumulators, and what is on its way, do not fit the registers of Intel's GPUs. */
+/* Work-items that read a row together. */
 #define ATTN_TEAM_OF(k, v) ((k) > 128 || (v) > 128 ? 32 : (k) > 64 || (v) > 64 ? 16 : 8)
 #define ATTN_TEAMS (TUNE_WG / ATTN_TEAM_OF(HEAD_DIM, HEAD_DIM_V))
-#if HEAD_DIM % 8 == 0 && HEAD_DIM_V % 8 == 0 && HEAD_DIM <= 256 && HEAD_DIM_V <= 256 && TUNE_ROWS <= 8 && \
-    TUNE_SUB_GROUP == 0 && ATTN_TEAMS > 1 && TUNE_KEYS >= ATTN_TEAMS && TUNE_KEYS <= 4 * ATTN_TEAMS &&     \
-    TUNE_KEYS >= 4
+#if WITH_TEAMS && HEAD_DIM % 8 == 0 && HEAD_DIM_V % 8 == 0 && HEAD_DIM <= 256 && HEAD_DIM_V <= 256 && TUNE_ROWS <= 8 && \
+    ATTN_TEAMS > 1 && TUNE_KEYS >= ATTN_TEAMS && TUNE_KEYS <= 4 * ATTN_TEAMS && TUNE_KEYS >= 4
 #include "lib/attn_team.h"
 #else
 #include "lib/attn_tile.h"

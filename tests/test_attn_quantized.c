@@ -46,17 +46,21 @@ static const shape shapes[] = {
     {"int4, V in K", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 5, 72, 37, 1, 0, 0},
     {"int4, rotated", PAGEDCL_INT4, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 2, 2, 80, 80, 0, 40, 0},
     {"int8, rotated", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_HND, 4, 2, 2, 40, 40, 0, 40, 0},
-    {"int8, scales of rows, halves", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 16, 2, 4, 128, 128, 0, 0,
-     PAGEDCL_FLOAT16},
     {"int8, scale of the pool, bfloat16", PAGEDCL_INT8, 0, 0.03f, 0.05f, PAGEDCL_LAYOUT_HND, 16, 2, 7, 80, 64, 0, 0,
      PAGEDCL_BFLOAT16},
-    {"int8, rows of 80 bytes, halves", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 3, 1, 17, 80, 80, 0, 0,
-     PAGEDCL_FLOAT16},
     {"e4m3, scales of rows, bfloat16", PAGEDCL_FLOAT8_E4M3, 1, 0, 0, PAGEDCL_LAYOUT_HND, 5, 2, 3, 48, 16, 0, 0,
      PAGEDCL_BFLOAT16},
-    {"e4m3, no scale, halves", PAGEDCL_FLOAT8_E4M3, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 2, 1, 64, 64, 0, 0,
-     PAGEDCL_FLOAT16},
     {"e5m2, scales of rows, halves", PAGEDCL_FLOAT8_E5M2, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 4, 32, 32, 0, 0,
+     PAGEDCL_FLOAT16},
+};
+
+/* More of which the tiers for NVIDIA's GPUs make matrices; for others they are nothing new. */
+static const shape nv_shapes[] = {
+    {"int8, scales of rows, halves", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 16, 2, 4, 128, 128, 0, 0,
+     PAGEDCL_FLOAT16},
+    {"int8, rows of 80 bytes, halves", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 3, 1, 17, 80, 80, 0, 0,
+     PAGEDCL_FLOAT16},
+    {"e4m3, no scale, halves", PAGEDCL_FLOAT8_E4M3, 0, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 2, 1, 64, 64, 0, 0,
      PAGEDCL_FLOAT16},
     {"e5m2, scale of the pool, halves", PAGEDCL_FLOAT8_E5M2, 0, 0.5f, 2, PAGEDCL_LAYOUT_NHD, 7, 3, 2, 256, 256, 0, 0,
      PAGEDCL_FLOAT16},
@@ -339,15 +343,23 @@ static void plan_varlen(scene *x, int32_t append) {
 
 typedef void scenario(scene *x);
 
-static void for_each_shape(scenario *play) {
-    pagedcl_device *device = fixture_open();
+static void play_shapes(pagedcl_device *device, const shape *of, size_t count, scenario *play) {
     pagedcl_tier tiers[FIXTURE_MAX_TIERS];
     for (int t = 0, n = fixture_tiers(device, tiers); t < n; t++)
-        for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-            scene x = scene_open(device, tiers[t], &shapes[i]);
+        for (size_t i = 0; i < count; i++) {
+            scene x = scene_open(device, tiers[t], &of[i]);
             play(&x);
             scene_close(&x);
         }
+}
+
+static void for_each_shape(scenario *play) {
+    pagedcl_device *device = fixture_open();
+    pagedcl_tier tiers[FIXTURE_MAX_TIERS];
+    const bool is_nv = tiers[fixture_tiers(device, tiers) - 1] >= PAGEDCL_TIER_NV_MMA;
+    play_shapes(device, shapes, sizeof(shapes) / sizeof(shapes[0]), play);
+    if (is_nv)
+        play_shapes(device, nv_shapes, sizeof(nv_shapes) / sizeof(nv_shapes[0]), play);
     pagedcl_device_destroy(device);
 }
 

@@ -13,17 +13,7 @@
 #elif TIER_NV_MMA
 #include "nv/attn_tile.h"
 #else
-/* Work-items that read a row together. Their keys, values and scales, accumulators, and what is on its way are all in
-   registers: with scales of rows there is room for fewer rows. */
-#define ATTN_TEAM_OF(k, v) ((k) > 128 || (v) > 128 ? 32 : (k) > 64 || (v) > 64 ? 16 : 8)
-#define ATTN_TEAMS (TUNE_WG / ATTN_TEAM_OF(HEAD_DIM, HEAD_DIM_V))
-#if WITH_TEAMS && HEAD_DIM % 8 == 0 && HEAD_DIM_V % 8 == 0 && HEAD_DIM <= 256 && HEAD_DIM_V <= 256 && \
-    TUNE_ROWS <= (KV_STORED_SCALES ? 4 : 8) && ATTN_TEAMS > 1 && TUNE_KEYS >= ATTN_TEAMS && TUNE_KEYS >= 4 && \
-    TUNE_KEYS <= 4 * ATTN_TEAMS
-#include "lib/attn_team.h"
-#else
 #include "lib/attn_tile.h"
-#endif
 #endif
 
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) SUB_GROUP void

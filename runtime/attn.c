@@ -254,11 +254,6 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
         variant->for_hopper = true;
         pcl_variant_int(variant, "WITH_MAPS", pcl_attn_has_maps(attn));
     }
-    if (which == PCL_ATTN_DECODE && desc->tier == PAGEDCL_TIER_PORTABLE) {
-        /* Accumulators, and what is on its way, do not fit the registers of Intel's GPUs. */
-        const pcl_quirks *quirks = &attn->device->quirks;
-        pcl_variant_int(variant, "WITH_TEAMS", !quirks->registers_on_request && !quirks->no_teams);
-    }
     bool small_thread =
         attn->device->quirks.registers_on_request && attn->tuning[which].work_group >= WORK_ITEMS_OF_A_THREAD;
     pcl_variant_int(variant, "TUNE_SUB_GROUP", small_thread ? WORK_ITEMS_OF_A_THREAD : 0);

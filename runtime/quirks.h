@@ -18,9 +18,6 @@ typedef struct pcl_quirks {
     /* Intel's compiler for GPUs lets a thread have half of the registers unless an option asks for all, and shares them
        among up to 32 work-items unless an attribute says fewer. */
     bool registers_on_request;
-    /* Intel's runtime for CPUs gives wrong results of cl/lib/attn_team.h, others in each run; PoCL, Oclgrind and GPUs do
-       not, and why is not known. */
-    bool no_teams;
 } pcl_quirks;
 
 pcl_quirks pcl_quirks_of(const pagedcl_device_info *info);

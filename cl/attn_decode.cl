@@ -35,8 +35,9 @@ attn_decode(const __global int *plan, int2 sections, const __global STORAGE(Q) *
     TILE_MEMORY(memory);
     attn_tile(&p, q, q_layout, memory, target);
     /* One work-group for each part and its KV heads: that of the first rows. */
-    for (int i = 0; p.first_row == 0 && i < problem_heads(); i++) {
-        p.kv_head = place.y + i;
-        store_new(&p, get_local_id(0), TUNE_WG);
-    }
+    if (p.first_row == 0)
+        for (int i = 0; i < problem_heads(); i++) {
+            p.kv_head = place.y + i;
+            store_new(&p, get_local_id(0), TUNE_WG);
+        }
 }

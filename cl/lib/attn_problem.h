@@ -19,10 +19,10 @@
 #ifndef ATTN_PROBLEM_H
 #define ATTN_PROBLEM_H
 
-#if !defined(HEAD_DIM) || !defined(HEAD_DIM_V) || !defined(NUM_HEADS) || !defined(NUM_KV_HEADS) ||        \
-    !defined(WITH_PAGED) || !defined(WITH_APPEND) || !defined(WITH_SPLITS) || !defined(WITH_SOFTCAP) ||   \
-    !defined(WITH_ALIBI) || !defined(WITH_SINKS) || !defined(WITH_TREE) || !defined(WITH_GUARD) ||        \
-    !defined(ROTARY_DIM) || !defined(ROTARY_INTERLEAVED) || !defined(TUNE_ROWS) || !defined(TUNE_KEYS) || \
+#if !defined(HEAD_DIM) || !defined(HEAD_DIM_V) || !defined(NUM_HEADS) || !defined(NUM_KV_HEADS) ||                     \
+    !defined(WITH_PAGED) || !defined(WITH_APPEND) || !defined(WITH_SPLITS) || !defined(WITH_SOFTCAP) ||                \
+    !defined(WITH_ALIBI) || !defined(WITH_SINKS) || !defined(WITH_TREE) || !defined(WITH_GUARD) ||                     \
+    !defined(ROTARY_DIM) || !defined(ROTARY_INTERLEAVED) || !defined(TUNE_ROWS) || !defined(TUNE_KEYS) ||              \
     !defined(TUNE_WG)
 #error a macro of attn_problem.h is missing
 #endif
@@ -51,47 +51,42 @@ static long layout_at(long4 layout, long token, int head) {
 /* Where keys come from. */
 #if WITH_PAGED
 #define KEYS_PARAMS POOL_PARAMS
-#define KEYS_SOURCE \
-    { POOL_KEYS, POOL_VALUES }
+#define KEYS_SOURCE {POOL_KEYS, POOL_VALUES}
 typedef struct keys_source {
     pool k, v;
 } keys_source;
 #else
-#define KEYS_PARAMS \
-    const __global STORAGE(KV) * k_packed, long4 k_layout, const __global STORAGE(KV) * v_packed, long4 v_layout
-#define KEYS_SOURCE \
-    { k_packed, v_packed, k_layout, v_layout }
+#define KEYS_PARAMS                                                                                                    \
+    const __global STORAGE(KV) *k_packed, long4 k_layout, const __global STORAGE(KV) *v_packed, long4 v_layout
+#define KEYS_SOURCE {k_packed, v_packed, k_layout, v_layout}
 typedef struct keys_source {
-    const __global STORAGE(KV) * k, *v;
+    const __global STORAGE(KV) *k, *v;
     long4 k_layout, v_layout;
 } keys_source;
 #endif
 
 /* New keys, and the rotary tables [positions, ROTARY_DIM / 2] that rotate them and q. */
-#define NEW_PARAMS \
-    const __global STORAGE(Q) * k_new, long4 k_new_layout, const __global STORAGE(Q) * v_new, long4 v_new_layout
+#define NEW_PARAMS                                                                                                     \
+    const __global STORAGE(Q) *k_new, long4 k_new_layout, const __global STORAGE(Q) *v_new, long4 v_new_layout
 #define ROTARY_PARAMS const __global float *rotary_cos, const __global float *rotary_sin, long2 rotary_offsets
-#define ROTARY_SOURCE \
-    { rotary_cos + rotary_offsets.x, rotary_sin + rotary_offsets.y }
+#define ROTARY_SOURCE {rotary_cos + rotary_offsets.x, rotary_sin + rotary_offsets.y}
 typedef struct rotary_source {
     const __global float *cos, *sin;
 } rotary_source;
 #if WITH_APPEND
-#define NEW_SOURCE \
-    { k_new, v_new, k_new_layout, v_new_layout }
+#define NEW_SOURCE {k_new, v_new, k_new_layout, v_new_layout}
 typedef struct new_source {
-    const __global STORAGE(Q) * k, *v;
+    const __global STORAGE(Q) *k, *v;
     long4 k_layout, v_layout;
 } new_source;
 #endif
 
 /* What happens to a score between product and softmax. window: x left, y right, -1 unbounded; causal is right 0. scale:
    x what q is multiplied by, y softcap * log2(e). alibi: [.. , NUM_HEADS] with a stride between sequences. */
-#define MASK_PARAMS                                                                                          \
-    float2 scale, int2 window, const __global float *alibi, long2 alibi_layout, const __global float *sinks, \
+#define MASK_PARAMS                                                                                                    \
+    float2 scale, int2 window, const __global float *alibi, long2 alibi_layout, const __global float *sinks,           \
         long sinks_offset
-#define MASK_SOURCE \
-    { scale, window, alibi, alibi_layout, sinks + sinks_offset }
+#define MASK_SOURCE {scale, window, alibi, alibi_layout, sinks + sinks_offset}
 typedef struct mask_source {
     float2 scale;
     int2 window;
@@ -108,21 +103,21 @@ typedef struct attn_problem {
     int num_rows;  /* of the problem, q_len * GROUP */
     int q_start;   /* the sequence's first query row */
     int q_len;
-    int k_start; /* its first key row; in the pool: where its block table begins in the plan */
+    int k_start;   /* its first key row; in the pool: where its block table begins in the plan */
     int k_len;
     int new_first; /* first position that the run appends; k_len without */
     int new_start; /* its row in k_new */
     int key_begin; /* keys of this part: key_begin .. key_end - 1 */
     int key_end;
     int first_position; /* the first that matters: that a row sees, or that the run stores to */
-    int first_split;    /* the first split that matters */
+    int first_split; /* the first split that matters */
     int split;
-    int num_splits;              /* from first_split on */
-    int partial_start;           /* row of the partial results where the sequence's begin */
-    const __global int *members; /* the sequences whose rows these are, q_len * GROUP each; 0: `seq` alone */
+    int num_splits; /* from first_split on */
+    int partial_start;             /* row of the partial results where the sequence's begin */
+    const __global int *members;   /* the sequences whose rows these are, q_len * GROUP each; 0: `seq` alone */
     const __global int *records;
-    const __global int *table; /* the sequence's block table */
-    const __global uint *tree; /* bit j of q_len: the row's token sees new token j; tree_words words a token */
+    const __global int *table;     /* the sequence's block table */
+    const __global uint *tree;     /* bit j of q_len: the row's token sees new token j; tree_words words a token */
     int tree_words;
     /* Tensors. */
     keys_source keys;
@@ -366,7 +361,7 @@ static keys_row value_row(const attn_problem *p, int position) {
     return pool_row_at(&p->keys.v, p->table[position / BLOCK_SIZE], position % BLOCK_SIZE, p->kv_head);
 }
 #else
-typedef const __global STORAGE(KV) * keys_row;
+typedef const __global STORAGE(KV) *keys_row;
 static float8 keys_load8(keys_row row, int d, int dim) {
     return ROW_LOAD8(KV, row, 0, d, dim);
 }

@@ -85,6 +85,8 @@ static void check_row(const json_t *row) {
     cr_expect_str_eq(text_of(row, "time_unit"), "us");
     cr_expect_str_eq(text_of(row, "blocks"), "shuffled");
     cr_expect_str_eq(text_of(row, "cache"), "cold");
+    cr_expect_str_eq(text_of(row, "layout"), "NHD");
+    cr_expect_str_eq(text_of(row, "splits"), "fixed");
     double seconds = number_of(row, "cpu_time") * 1e-6;
     double bytes = number_of(row, "bytes");
     cr_expect_float_eq(number_of(row, "bytes_per_second") * seconds, bytes, 1e-6 * bytes, "%s", name);
@@ -141,6 +143,8 @@ Test(bench, measures_every_feature_and_dtype) {
         {"--head-dim-v=64", "--v-in-k", "decode/14x2x80x64-latent/float16/ragged3x17"},
         {"--dtype=int4", "--sinks", "decode/14x2x80-sinks/int4/ragged3x17"},
         {"--dtype=int8", "--sequential", "decode/14x2x80/int8/ragged3x17/sequential"},
+        {"--layout=hnd", "--dtype=float32", "decode/14x2x80/float32/ragged3x17/hnd"},
+        {"--splits=fast", "--layout=hnd", "decode/14x2x80/float16/ragged3x17/hnd/fast"},
         {"--block-size=8", "--warm", "decode/14x2x80/float16/ragged3x17/block8/warm"},
     };
     for (size_t i = 0; i < sizeof cells / sizeof cells[0]; i++) {
@@ -304,11 +308,44 @@ Test(bench, what_cannot_be_done_is_skipped) {
 Test(bench, moves_quantised_pools) {
     static const char *const dtypes[] = {"--dtype=int8", "--dtype=float8_e5m2", "--dtype=int4"};
     for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
-        tool_run run = RUN(TINY, "--kind=write,gather,copy", dtypes[i], "--head-dim=81", "--head-dim-v=33");
-        expect_exit(&run, 0);
-        expect_text(run.out, "3 measured, 0 failed");
-        tool_run_free(&run);
+        for (int hnd = 0; hnd < 2; hnd++) {
+            tool_run run = RUN(TINY, "--kind=write,gather,copy", dtypes[i], "--head-dim=81", "--head-dim-v=33",
+                               hnd ? "--layout=hnd" : "--layout=nhd");
+            expect_exit(&run, 0);
+            expect_text(run.out, "3 measured, 0 failed");
+            tool_run_free(&run);
+        }
     }
+}
+
+/* In sequences of several parts. */
+Test(bench, layouts_and_splits_are_told) {
+    tool_run run = RUN(ALL_KINDS, "--heads=4", "--kv-heads=2", "--head-dim=80", "--batch=2", "--context=1100",
+                       "--query=1", "--layers=2", "--time=0.01", "--layout=hnd", "--splits=fast", "--json", path);
+    expect_exit(&run, 0);
+    expect_text(run.out, "7 measured, 0 failed");
+    expect_text(run.out, "shuffled   HND    fast");
+    expect_text(run.out, "shuffled   HND    -");
+    expect_text(run.out, "-          -      -");
+    tool_run_free(&run);
+    static const char *const wanted[][3] = {
+        {"decode/4x2x80/float16/2x1100/query1/hnd/fast", "HND", "fast"},
+        {"prefill/4x2x80/float16/2x1100/query1/hnd", "HND", "fixed"},
+        {"step/4x2x80/float16/2x1100/query1/layers2/hnd/fast", "HND", "fast"},
+        {"write/4x2x80/float16/2x1100/hnd", "HND", "fixed"},
+        {"gather/4x2x80/float16/2x1100/hnd", "HND", "fixed"},
+        {"copy/4x2x80/float16/2x1100/hnd", "HND", "fixed"},
+        {"merge/4x2x80/float16/2x1100", "NHD", "fixed"},
+    };
+    json_t *document = load_document();
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        const json_t *row = row_of(document, i);
+        cr_expect_str_eq(text_of(row, "name"), wanted[i][0]);
+        cr_expect_str_eq(text_of(row, "result"), "pass");
+        cr_expect_str_eq(text_of(row, "layout"), wanted[i][1], "%s", wanted[i][0]);
+        cr_expect_str_eq(text_of(row, "splits"), wanted[i][2], "%s", wanted[i][0]);
+    }
+    json_decref(document);
 }
 
 /* Two rows of 80 elements a token, of 40 bytes with three scales of two bytes. */
@@ -361,6 +398,8 @@ Test(bench, wrong_use_is_refused) {
     expect_refused(RUN("--tier=none"), "--tier is \"none\"");
     expect_refused(RUN("--set=none"), "--set is \"none\"");
     expect_refused(RUN("--dtype=float64"), "--dtype is \"float64\"");
+    expect_refused(RUN("--layout=nhwc"), "--layout is \"nhwc\"; it must be nhd or hnd");
+    expect_refused(RUN("--splits=4"), "--splits is \"4\"; it must be fixed or fast");
     expect_refused(RUN("--batch=0"), "--batch is \"0\"; it must be a whole number from 1 to");
     expect_refused(RUN("--head-dim=577"), "--head-dim is \"577\"");
     expect_refused(RUN("--time=-1"), "--time is \"-1\"; it must be a number above 0");

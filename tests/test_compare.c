@@ -304,7 +304,25 @@ Test(compare, runs_of_other_things_are_refused) {
     expect_damage("shape", "block_size", json_integer(32), "another shape");
     expect_damage("shape", "dtype", json_string("float32"), "another shape");
     expect_damage("row", "cache", json_string("warm"), "another shape");
+    expect_damage("row", "layout", json_string("HND"), "another shape");
+    expect_damage("row", "layout", json_integer(1), "another shape");
+    expect_damage("row", "splits", json_string("fast"), "another shape");
     expect_damage("row", "name", json_string("decode/other"), "no cell that another run has");
+}
+
+/* What was measured before rows named layouts and splits had these. */
+Test(compare, older_runs_had_one_layout) {
+    json_t *a = make_run("one"), *b = make_run("two");
+    add_row(a, "decode", 4, 1024, 8);
+    json_t *row = add_row(b, "decode", 4, 1024, 8);
+    json_object_set_new(row, "layout", json_string("NHD"));
+    json_object_set_new(row, "splits", json_string("fixed"));
+    save(a, 0);
+    save(b, 1);
+    tool_run run = COMPARE(paths[0], paths[1]);
+    cr_assert_eq(run.exit_status, 0, "%s", run.err);
+    expect_text(run.out, "B is 1.00 times as fast as A");
+    tool_run_free(&run);
 }
 
 Test(compare, files_are_hostile) {

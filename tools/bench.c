@@ -43,6 +43,8 @@ typedef struct arguments {
     double seconds; /* a cell; 0: the default */
     bool no_baseline;
     bool sequential;
+    pagedcl_layout layout;
+    bool fast_splits;
     bool warm;
     int32_t block_size;
     pagedcl_dtype dtype; /* DEFAULT: as in the standard set */
@@ -57,6 +59,8 @@ enum {
     KEY_TIME,
     KEY_NO_BASELINE,
     KEY_SEQUENTIAL,
+    KEY_LAYOUT,
+    KEY_SPLITS,
     KEY_WARM,
     KEY_BLOCK_SIZE,
     KEY_DTYPE,
@@ -89,6 +93,10 @@ static const struct argp_option options[] = {
     {"time", KEY_TIME, "SECONDS", 0, "Time to spend on a cell (1; quick: 0.3)", 2},
     {"no-baseline", KEY_NO_BASELINE, NULL, 0, "Leave out the gather baseline", 2},
     {"sequential", KEY_SEQUENTIAL, NULL, 0, "Blocks one behind the other instead of shuffled", 2},
+    {"layout", KEY_LAYOUT, "LAYOUT", 0,
+     "Of a block: nhd, where a token's heads lie together, or hnd, where a head's tokens do (nhd)", 2},
+    {"splits", KEY_SPLITS, "MODE", 0,
+     "Parts of a sequence in decode and step: fixed, of equal length, or fast, by the device and the batch (fixed)", 2},
     {"warm", KEY_WARM, NULL, 0, "Runs follow each other instead of flushing the caches before each", 2},
     {"block-size", KEY_BLOCK_SIZE, "N", 0, "Tokens that a block holds (16)", 2},
     {"dtype", KEY_DTYPE, "DTYPE", 0,
@@ -223,6 +231,12 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
     case KEY_SEQUENTIAL:
         a->sequential = true;
         return 0;
+    case KEY_LAYOUT:
+        a->layout = strcmp(value, "hnd") == 0 ? PAGEDCL_LAYOUT_HND : PAGEDCL_LAYOUT_NHD;
+        return strcmp(value, "nhd") == 0 || strcmp(value, "hnd") == 0 ? 0 : option_bad("layout", value, "nhd or hnd");
+    case KEY_SPLITS:
+        a->fast_splits = strcmp(value, "fast") == 0;
+        return a->fast_splits || strcmp(value, "fixed") == 0 ? 0 : option_bad("splits", value, "fixed or fast");
     case KEY_WARM:
         a->warm = true;
         return 0;
@@ -330,6 +344,8 @@ static int32_t choose_cells(const arguments *a, bool is_cpu, bench_cell *cells) 
     for (int32_t i = 0; i < count; i++) {
         bench_cell *cell = &cells[i];
         cell->sequential = a->sequential;
+        cell->layout = bench_kind_has_pool(cell->kind) ? a->layout : PAGEDCL_LAYOUT_NHD;
+        cell->fast_splits = a->fast_splits && bench_kind_has_splits(cell->kind);
         cell->warm = cell->warm || a->warm;
         cell->baseline = cell->baseline && !a->no_baseline;
         set_count(&cell->block_size, a->block_size);

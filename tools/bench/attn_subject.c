@@ -155,6 +155,7 @@ static bool plan_batch(attn_subject *s, tool_error *error) {
     batch.num_seqs = s->batch.num_seqs;
     batch.seqlen_q = s->queries.seqlens[0];
     batch.seqlen_new = num_new(s->cell);
+    batch.num_splits = s->cell->fast_splits ? PAGEDCL_SPLITS_FAST : 0;
     batch.cache_seqlens = s->cache_seqlens;
     batch.block_table = s->batch.block_table;
     batch.block_table_stride = s->batch.stride;

@@ -116,6 +116,7 @@ pagedcl_cache_desc bench_pool_desc(const bench_cell *cell, const bench_batch *ba
     desc.head_dim_v = cell->model.head_dim_v;
     desc.v_in_k = cell->model.v_in_k;
     desc.dtype = cell->dtype;
+    desc.layout = cell->layout;
     if (cell->dtype == PAGEDCL_INT8)
         desc.k_scale = desc.v_scale = 0x1p-7f;
     return desc;

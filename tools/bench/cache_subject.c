@@ -70,16 +70,19 @@ static bool check_row(const cache_subject *s, const char *what, const void *got,
     return true;
 }
 
-/* A row of a block: from which element on, and of which dtype. Of int4 it is put together in `values`. */
-static const void *block_row(const cache_subject *s, const void *block, int64_t row, int32_t columns, float *values,
-                             int64_t *first, pagedcl_dtype *dtype) {
+/* The row of a block's token and KV head: from which element on, and of which dtype. Of int4 it is put together in
+   `values`; scales have the order of NHD in every layout. */
+static const void *block_row(const cache_subject *s, const void *block, int64_t token, int64_t head, int32_t columns,
+                             float *values, int64_t *first, pagedcl_dtype *dtype) {
+    const int64_t nhd = token * s->cell->model.num_kv_heads + head, hnd = head * s->cell->block_size + token;
+    const int64_t row = s->cell->layout == PAGEDCL_LAYOUT_HND ? hnd : nhd;
     *dtype = s->cell->dtype;
     *first = row * columns;
     if (*dtype != PAGEDCL_INT4)
         return block;
     const unsigned char *bytes = block;
     int64_t rows = (int64_t)s->cell->block_size * s->cell->model.num_kv_heads, row_bytes = (columns + 1) / 2;
-    int64_t scales = (rows * row_bytes + 3) / 4 * 4 + row * ((columns + 31) / 32) * 2;
+    int64_t scales = (rows * row_bytes + 3) / 4 * 4 + nhd * ((columns + 31) / 32) * 2;
     for (int32_t d = 0; d < columns; d++) {
         uint16_t scale;
         memcpy(&scale, bytes + scales + (int64_t)(d / 32) * 2, sizeof scale);
@@ -101,13 +104,12 @@ static bool check_block(const cache_subject *s, const void *k, const void *v, in
     for (int32_t t = 0; t < s->cell->block_size && position + t < s->batch.seqlens[seq]; t++) {
         int64_t token = s->batch.first_tokens[seq] + position + t;
         for (int32_t h = 0; h < m->num_kv_heads; h++) {
-            int64_t row = (int64_t)t * m->num_kv_heads + h;
-            const void *at = block_row(s, k, row, m->head_dim, values, &first, &dtype);
+            const void *at = block_row(s, k, t, h, m->head_dim, values, &first, &dtype);
             if (!check_row(s, "K", at, first, dtype, BENCH_SEED_K, token, h, m->head_dim, error))
                 return false;
             if (m->v_in_k)
                 continue;
-            at = block_row(s, v, row, m->head_dim_v, values, &first, &dtype);
+            at = block_row(s, v, t, h, m->head_dim_v, values, &first, &dtype);
             if (!check_row(s, "V", at, first, dtype, BENCH_SEED_V, token, h, m->head_dim_v, error))
                 return false;
         }

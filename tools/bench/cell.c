@@ -148,10 +148,30 @@ void bench_cell_name(const bench_cell *cell, char *name, size_t size) {
         append(name, size, "/layers%" PRId32, cell->layers);
     if (cell->block_size != 16)
         append(name, size, "/block%" PRId32, cell->block_size);
+    if (cell->layout == PAGEDCL_LAYOUT_HND)
+        append(name, size, "/hnd");
     if (cell->sequential)
         append(name, size, "/sequential");
+    if (cell->fast_splits)
+        append(name, size, "/fast");
     if (cell->warm)
         append(name, size, "/warm");
+}
+
+bool bench_kind_has_pool(bench_kind kind) {
+    return kind != BENCH_KIND_MERGE;
+}
+
+bool bench_kind_has_splits(bench_kind kind) {
+    return kind == BENCH_KIND_DECODE || kind == BENCH_KIND_STEP;
+}
+
+const char *bench_cell_layout_name(const bench_cell *cell) {
+    return cell->layout == PAGEDCL_LAYOUT_HND ? "HND" : "NHD";
+}
+
+const char *bench_cell_splits_name(const bench_cell *cell) {
+    return cell->fast_splits ? "fast" : "fixed";
 }
 
 bool bench_cell_is_quantized(const bench_cell *cell) {

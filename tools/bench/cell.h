@@ -3,6 +3,7 @@
 #ifndef BENCH_CELL_H
 #define BENCH_CELL_H
 
+#include <pagedcl/cache.h>
 #include <pagedcl/device.h>
 #include <pagedcl/dtype.h>
 
@@ -44,16 +45,26 @@ typedef struct bench_cell {
     int32_t query;       /* 0: the default of the kind */
     int32_t layers;
     int32_t block_size;
-    bool ragged;     /* lengths spread evenly by their logarithms, from 134 / 31642 of the context to all of it */
-    bool sequential; /* block tables in ascending order; otherwise shuffled */
-    bool warm;       /* runs follow each other at once; otherwise caches are flushed before each */
-    bool baseline;   /* the gather baseline beside it, where it supports the cell */
+    pagedcl_layout layout; /* of the pool; NHD for a merge, which has none */
+    bool ragged;           /* lengths spread evenly by their logarithms, from 134 / 31642 of the context to all of it */
+    bool sequential;       /* block tables in ascending order; otherwise shuffled */
+    bool fast_splits;      /* decode and step: PAGEDCL_SPLITS_FAST; otherwise parts of a fixed number of keys */
+    bool warm;             /* runs follow each other at once; otherwise caches are flushed before each */
+    bool baseline;         /* the gather baseline beside it, where it supports the cell */
 } bench_cell;
 
 const char *bench_kind_name(bench_kind kind);
 
 /* "decode/llama3-8b/float16/16x8192", with what differs from the usual behind it. */
 void bench_cell_name(const bench_cell *cell, char *name, size_t size);
+
+/* Whether a cell of a kind has a pool, and whether sequences are cut into parts. */
+bool bench_kind_has_pool(bench_kind kind);
+bool bench_kind_has_splits(bench_kind kind);
+
+/* As rows and documents name them: "NHD" or "HND", "fixed" or "fast". */
+const char *bench_cell_layout_name(const bench_cell *cell);
+const char *bench_cell_splits_name(const bench_cell *cell);
 
 /* Whether the pool's elements count times a scale. */
 bool bench_cell_is_quantized(const bench_cell *cell);

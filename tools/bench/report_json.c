@@ -95,11 +95,12 @@ static int set_times(json_t *json, const bench_outcome *outcome) {
 
 static json_t *row_to_json(const bench_row *row) {
     const bench_timing *t = &row->outcome.timing;
-    json_t *json = json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:o, s:s, s:o, s:s, s:s}", "name", row->name, "run_name",
-                             row->name, "run_type", "iteration", "iterations", (int)(t->count * t->repeats), "kind",
-                             bench_kind_name(row->cell.kind), "result", bench_result_name(row->outcome.result),
+    json_t *json = json_pack("{s:s, s:s, s:s, s:i, s:s, s:s, s:o, s:s, s:o, s:s, s:s, s:s, s:s}", "name", row->name,
+                             "run_name", row->name, "run_type", "iteration", "iterations", (int)(t->count * t->repeats),
+                             "kind", bench_kind_name(row->cell.kind), "result", bench_result_name(row->outcome.result),
                              "message", json_text(row->outcome.message), "tier", pagedcl_tier_name(row->tier), "shape",
                              shape_to_json(&row->cell), "blocks", row->cell.sequential ? "sequential" : "shuffled",
+                             "layout", bench_cell_layout_name(&row->cell), "splits", bench_cell_splits_name(&row->cell),
                              "cache", row->cell.warm ? "warm" : "cold");
     if (json == NULL)
         return NULL;

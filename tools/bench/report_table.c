@@ -21,8 +21,8 @@ void bench_print_head(const bench_rig *rig, const bench_roofs *roofs) {
         printf(", float16 matrices %s", quantity_operations(a, roofs->matrix));
     printf("\nlaunch       %s one behind the other, %s with a wait\n\n", quantity_time(a, roofs->launch),
            quantity_time(b, roofs->launch_and_wait));
-    printf("%-46s %9s  %-21s %9s  %10s  %13s  %-19s %-4s %-10s\n", "cell", "device", "  quartiles", "host", "bytes",
-           "operations", "of roof", "from", "blocks");
+    printf("%-46s %9s  %-21s %9s  %10s  %13s  %-19s %-4s %-10s %-6s %-6s\n", "cell", "device", "  quartiles", "host",
+           "bytes", "operations", "of roof", "from", "blocks", "layout", "splits");
 }
 
 static void print_baseline(const bench_row *row) {
@@ -49,15 +49,18 @@ void bench_print_row(const bench_row *row) {
         quantity_operations(operations, row->operations_per_second);
     if (row->roof != NULL)
         snprintf(roof, sizeof roof, "%3.0f %% %s", 100 * row->roof_share, row->roof);
+    const bool has_pool = bench_kind_has_pool(row->cell.kind);
     char quartiles[2 * QUANTITY_SIZE + 4];
     snprintf(quartiles, sizeof quartiles, "%s - %s", quantity_time(low, t->device.low),
              quantity_time(high, t->device.high));
-    printf("%9s  %-21s %9s  %10s  %13s  %-19s %-4s %-10s", quantity_time(device, t->device.median), quartiles,
+    printf("%9s  %-21s %9s  %10s  %13s  %-19s %-4s %-10s %-6s %-6s", quantity_time(device, t->device.median), quartiles,
            quantity_time(host, t->host.median), quantity_bytes(bytes, row->bytes_per_second), operations, roof,
            row->cell.warm ? "warm" : "cold",
-           row->cell.kind == BENCH_KIND_MERGE ? "-"
-           : row->cell.sequential             ? "sequential"
-                                              : "shuffled");
+           !has_pool              ? "-"
+           : row->cell.sequential ? "sequential"
+                                  : "shuffled",
+           has_pool ? bench_cell_layout_name(&row->cell) : "-",
+           bench_kind_has_splits(row->cell.kind) ? bench_cell_splits_name(&row->cell) : "-");
     print_baseline(row);
     putchar('\n');
     fflush(stdout); /* a cell may be slow, and the next may end the process in the driver */

@@ -158,11 +158,20 @@ static compare_cell *find(comparison *c, const char *name) {
     return NULL;
 }
 
+/* The text of a key, or `absent` where there is no such key. */
+static const char *text_or(const json_t *row, const char *key, const char *absent) {
+    return at(row, key) == NULL ? absent : text_at(row, key);
+}
+
 /* Whether two rows of a name are of the same work. What could not begin does not know its bytes. */
 static bool same_work(const compare_cell *a, const compare_cell *b) {
     static const char *const keys[] = {"kind", "shape", "blocks", "cache"};
+    static const char *const later[][2] = {{"layout", "NHD"}, {"splits", "fixed"}}; /* with what older files mean */
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (!json_equal(at(a->row, keys[i]), at(b->row, keys[i])))
+            return false;
+    for (size_t i = 0; i < sizeof later / sizeof later[0]; i++)
+        if (strcmp(text_or(a->row, later[i][0], later[i][1]), text_or(b->row, later[i][0], later[i][1])) != 0)
             return false;
     bool known = a->bytes > 0 && b->bytes > 0;
     return !known ||
@@ -182,7 +191,8 @@ static bool add_row(comparison *c, int run, const json_t *row, size_t index, con
     } else if (to->results[run].state != COMPARE_MISSING) {
         return file_fail(error, "%s is there twice", cell.name);
     } else if (!same_work(to, &cell)) {
-        return file_fail(error, "%s has another shape, or counts other bytes, than in a file before", cell.name);
+        return file_fail(error, "%s has another shape, layout or splits, or counts other bytes, than in a file before",
+                         cell.name);
     } else if (!(to->bytes > 0)) {
         to->bytes = cell.bytes;
         to->operations = cell.operations;

@@ -148,27 +148,14 @@ static engine_stats run_cases(const char *name, const engine_options *options, d
     return run_rounds(name, options, close_margin, logit_tolerance, 1);
 }
 
-static void run_alone(int32_t block_size) {
-    char name[64];
-    snprintf(name, sizeof name, "alone, block size %" PRId32, block_size);
-    engine_options options = options_of(block_size);
+/* Other block sizes are those of batches. */
+Test(generate, alone) {
+    engine_options options = options_of(32);
     options.max_batch = 1;
     options.without_prefix_cache = true;
-    engine_stats stats = run_cases(name, &options, CLOSE_MARGIN, 2e-3);
+    engine_stats stats = run_cases("alone", &options, CLOSE_MARGIN, 2e-3);
     cr_assert_eq(stats.schedule.peak_running, 1);
     cr_assert_eq(stats.schedule.shared_tokens, 0);
-}
-
-Test(generate, alone_block_size_1) {
-    run_alone(1);
-}
-
-Test(generate, alone_block_size_16) {
-    run_alone(16);
-}
-
-Test(generate, alone_block_size_32) {
-    run_alone(32);
 }
 
 /* Each case twice, the second time when all have ended: nothing of its prompt is computed but the last token. */
@@ -218,10 +205,6 @@ Test(generate, preempted_block_size_1) {
 
 Test(generate, preempted_block_size_16) {
     run_preempted(16);
-}
-
-Test(generate, preempted_block_size_32) {
-    run_preempted(32);
 }
 
 /* Chunks that end inside blocks, prompts that are prefilled over many steps while others decode. */

@@ -13,68 +13,22 @@ order.
 import argparse
 import statistics
 import sys
-import time
 
-import numpy as np
 import pagedcl
 import torch
+from measuring import HEADS, KV_HEADS, by_turns, cells, cost_of, name_of, plan_of, seconds_of, spread
 from torch.nn import functional
 
-HEADS, KV_HEADS, BLOCK = 32, 8, 16
-DECODE = [(1, 32768), (16, 4096)]
-PREFILL = [(4, 512), (1, 2048)]
 ALLOWED = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}
 
 
-def seconds_of(call):
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
-
-
-def by_turns(calls, budget):
-    """The seconds of each call, in runs that take turns, after one that does not count."""
-    for call in calls:
-        call()
-    times = [[] for _ in calls]
-    end = time.perf_counter() + budget * len(calls)
-    while len(times[0]) < 5 or (time.perf_counter() < end and len(times[0]) < 200):
-        for call, own in zip(calls, times, strict=True):
-            own.append(seconds_of(call))
-    return times
-
-
-def spread(times, amount):
-    """Median and quartiles of a rate, in 10^9 a second."""
-    low, middle, high = statistics.quantiles([amount / t / 1e9 for t in times], n=4)
-    return f"{middle:8.1f} ({low:.1f} to {high:.1f})"
-
-
-def pool_of(rows, table, device, dtype, head_dim):
-    """A pool that holds rows, a pair of [sequences, context, KV heads, head_dim], as the table says."""
-    cache = pagedcl.Cache(
-        device, num_blocks=table.size, block_size=BLOCK, num_kv_heads=KV_HEADS, head_dim=head_dim, dtype=dtype
-    )
-    positions = np.arange(rows[0].shape[1])
-    slots = (table[:, positions // BLOCK].astype(np.int64) * BLOCK + positions % BLOCK).reshape(-1)
-    cache.write(*(x.reshape(-1, KV_HEADS, head_dim) for x in rows), slots)
-    return cache
-
-
-def measure(device, dtype, batch, context, head_dim, prefill, budget):
+def measure(device, dtype, shape, budget):
+    batch, context, head_dim, prefill = shape
     torch.manual_seed(1)
     kind = getattr(torch, dtype)
-    tokens = context if prefill else 1
     k, v = (torch.randn(batch, context, KV_HEADS, head_dim).to(kind) for _ in range(2))
-    q = torch.randn(batch, tokens, HEADS, head_dim).to(kind)
-    table = np.random.default_rng(1).permutation(batch * context // BLOCK).astype(np.int32).reshape(batch, -1)
-    cache = pool_of((k, v), table, device, dtype, head_dim)
-    attention = pagedcl.Attention(device, cache=cache, num_heads=HEADS, causal=True, q_dtype=dtype)
-    lengths = [context] * batch
-    if prefill:
-        plan = attention.plan_varlen([i * context for i in range(batch + 1)], cache_seqlens=lengths, block_table=table)
-    else:
-        plan = attention.plan_decode(lengths, table)
+    q = torch.randn(batch, context if prefill else 1, HEADS, head_dim).to(kind)
+    plan = plan_of((k, v), device, dtype, prefill)
     rows = q.reshape(-1, HEADS, head_dim)
     out = torch.empty_like(rows)
 
@@ -95,13 +49,10 @@ def measure(device, dtype, batch, context, head_dim, prefill, budget):
     error = (out.float() - wanted).abs().max().item()
     if not error < ALLOWED[dtype]:
         sys.exit(f"attention_cpu: {dtype} {batch} x {context}: the results differ by {error}")
-    if prefill:
-        amount, unit = 4 * head_dim * HEADS * batch * context * (context + 1) / 2, "GFLOP/s"
-    else:
-        amount, unit = 2 * k.nbytes, "GB/s"
+    amount, unit = cost_of(*shape, k.element_size())
     best = min(times[1:], key=statistics.median)
-    name = f"{'prefill' if prefill else 'decode'} {batch} x {context}, {dtype}, head_dim {head_dim}"
     ratio = statistics.median(best) / statistics.median(times[0])
+    name = name_of(*shape, dtype)
     print(f"{name:44} {spread(times[0], amount):28} {spread(best, amount):28} {unit:8} {ratio:5.1f}", flush=True)
 
 
@@ -117,13 +68,8 @@ def main():
     print(f"torch.sum reads {statistics.median(rates):.1f} GB/s")
     print(f"{'median (quartiles)':44} {'PagedCL':28} {'PyTorch':28} {'':8} ratio")
     for dtype in ALLOWED:
-        if arguments.kind != "prefill":
-            for batch, context in DECODE:
-                measure(device, dtype, batch, context, 128, False, arguments.seconds)
-        if arguments.kind != "decode":
-            for head_dim in (64, 128):
-                for batch, context in PREFILL:
-                    measure(device, dtype, batch, context, head_dim, True, arguments.seconds)
+        for shape in cells(arguments.kind):
+            measure(device, dtype, shape, arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@
  * Many rows read a tile of K, then of V, from a float32 copy in private memory, which is a core's first-level cache. One
  * or two blocks of rows, which read each key once or twice, take it straight from the pool.
  *
- * Decode waits for memory more than it computes. So a work-item takes a tile of several KV heads, one after the other,
- * and fetches the next tile meanwhile, line by line between the products: memory is read in its order, whichever of heads
- * and tokens lie side by side.
+ * Decode waits for memory more than it computes. So rows are fetched line by line between the products, some keys before
+ * they are read; and a work-item takes a tile of several KV heads, one after the other, so that memory is read in its
+ * order, whichever of heads and tokens lie side by side.
  */
 #ifndef CPU_ATTN_TILE_H
 #define CPU_ATTN_TILE_H
@@ -67,8 +67,8 @@ static void q_load(const attn_problem *p, const __global STORAGE(Q) * q, long4 q
 }
 
 /*
- * The products of ROW_BLOCK query rows and KEY_BLOCK keys, straight from their rows, or from the tile. Meanwhile rows of
- * the next tile are fetched, and once more the keys that come soon: processors drop what they have no buffer for.
+ * The products of ROW_BLOCK query rows and KEY_BLOCK keys, straight from their rows, or from the tile. Meanwhile the keys
+ * that come soon are fetched, and rows of the next tile.
  */
 INLINE floats products_of(const floats *q, const bool straight, const tile_row *rows, const tile_row *next,
                           const floats *tile) {
@@ -80,8 +80,9 @@ INLINE floats products_of(const floats *q, const bool straight, const tile_row *
         if (straight && IS_LINE(c)) {
 #pragma unroll
             for (int k = 0; k < KEY_BLOCK; k++) {
-                line_fetch(next[k], c);
-                line_fetch(rows[k + SOON], c);
+                if (FETCHES_FAR)
+                    line_fetch(next[k], c);
+                line_fetch_near(rows[k + SOON], c);
             }
         }
 #pragma unroll
@@ -152,7 +153,7 @@ INLINE floats scores_of(const attn_problem *p, int first_row, int last_row, int 
 }
 
 /*
- * acc = acc * rescale + the values, weighted, of a block of rows. Values are read from their rows, while rows of K are
+ * acc = acc * rescale + the values, weighted, of a block of rows. Values are read from their rows, while others are
  * fetched, or from the tile.
  */
 INLINE void accumulate(floats *acc, floats rescale, const float *weights, const bool straight, const tile_row *rows,
@@ -176,8 +177,9 @@ INLINE void accumulate(floats *acc, floats rescale, const float *weights, const 
                     value[c] =
                         straight ? row_vector(rows[key], begin + c, HEAD_DIM_V) : tile[key * TILE_COLUMNS + begin + c];
                     if (straight && !VALUES_IN_KEYS && IS_LINE(c)) {
-                        line_fetch(next[key], begin + c);
-                        line_fetch(rows[key + SOON], begin + c);
+                        if (FETCHES_FAR)
+                            line_fetch(next[key], begin + c);
+                        line_fetch_near(rows[key + SOON], begin + c);
                     }
                 }
 #pragma unroll
@@ -214,9 +216,9 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
     floats acc[MOST_BLOCKS * ROW_BLOCK * V_COLUMNS];
     floats weights[ROW_BLOCKS * KEY_BLOCKS]; /* of a block of rows after the other, as vectors of scores are */
     floats row_max[MOST_BLOCKS], row_sum[MOST_BLOCKS], rescale[ROW_BLOCKS];
-    /* Of the first head, this tile and the next; of a head, K and behind it V; and what is fetched meanwhile. */
+    /* Of the first head, this tile and the next; of a head, K, V and what of K comes then; and what is fetched far. */
     tile_row key_rows[2][TUNE_KEYS], value_rows[2][TUNE_KEYS];
-    tile_row head_rows[2 * TUNE_KEYS + SOON], next_keys[TUNE_KEYS], next_values[TUNE_KEYS];
+    tile_row head_rows[AFTER_VALUES + SOON], next_keys[TUNE_KEYS], next_values[TUNE_KEYS];
     const int first_head = p->kv_head;
     const int rows = min(TUNE_ROWS, p->num_rows - p->first_row);
     const int last_row = p->first_row + rows - 1;
@@ -264,9 +266,13 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
             p->kv_head = first_head + head;
             if (straight) {
                 rows_of_head(key_rows[turn], head, false, head_rows);
-                rows_of_head(value_rows[turn], head, true, head_rows + TUNE_KEYS);
+                rows_of_head(value_rows[turn], head, true, head_rows + VALUES);
                 for (int j = 0; j < SOON; j++)
-                    head_rows[2 * TUNE_KEYS + j] = head_rows[2 * TUNE_KEYS - 1];
+                    head_rows[AFTER_VALUES + j] =
+                        head + 1 < heads ? row_of_head(key_rows[turn][j], head + 1, false) : key_rows[1 - turn][j];
+                /* What the next tile loads instead of reading it from its rows. */
+                if (!FETCHES_FAR && first + 2 * TUNE_KEYS > min(full_end, stored_end(p)))
+                    tile_fetch(p, first + TUNE_KEYS);
                 rows_to_fetch(key_rows[1 - turn], head, heads, false, next_keys);
                 rows_to_fetch(value_rows[1 - turn], head, heads, true, next_values);
             } else {
@@ -316,7 +322,7 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
             for (int b = 0; b < blocks; b++) {
                 const float *block_weights = (const float *)(weights + b * KEY_BLOCKS);
                 floats *block_acc = head_acc + b * ROW_BLOCK * V_COLUMNS;
-                const tile_row *values = head_rows + TUNE_KEYS;
+                const tile_row *values = head_rows + VALUES;
                 if (straight)
                     accumulate(block_acc, rescale[b], block_weights, true, values, b == 0 ? next_values : values, 0);
                 else

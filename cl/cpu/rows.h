@@ -32,11 +32,16 @@
 #endif
 #define TILE_COLUMNS (K_COLUMNS > V_COLUMNS ? K_COLUMNS : V_COLUMNS)
 
-/* Begins to bring a cache line into the second-level cache. PoCL's prefetch does nothing. */
-#if defined(__x86_64__) || defined(__aarch64__)
+/*
+ * Begins to bring a cache line into the second-level cache, or with NEAR into the first-level one. PoCL's prefetch does
+ * nothing, and that of Intel's runtime is a call of a function, for which all vectors leave their registers.
+ */
+#if defined(__x86_64__) || defined(__aarch64__) || defined(__INTEL_LLVM_COMPILER)
 #define FETCH(line) __builtin_prefetch((const void *)(ulong)(line), 0, 2)
+#define FETCH_NEAR(line) __builtin_prefetch((const void *)(ulong)(line), 0, 3)
 #else
 #define FETCH(line) prefetch(line, 1)
+#define FETCH_NEAR(line) prefetch(line, 1)
 #endif
 
 /* A row of K or V: where it begins, and the scales of a quantised pool. */
@@ -93,15 +98,37 @@ INLINE floats row_vector(tile_row row, int c, const int dim) {
     return LOAD_LANES(KV)(ROW_BEGIN(row), d) * ROW_SCALE(row, d);
 }
 
-/* So many keys ahead rows are fetched once more. */
-#define SOON (2 * KEY_BLOCK)
-
 /* Whether a cache line begins with vector c of a row, and beginning to fetch it. */
 #define VECTOR_BYTES (UNIT(KV, TUNE_LANES) * (int)sizeof(STORAGE(KV)))
 #define IS_LINE(c) ((c)*VECTOR_BYTES % 64 == 0)
 INLINE void line_fetch(tile_row row, int c) {
     FETCH((const __global uchar *)ROW_BEGIN(row) + c * VECTOR_BYTES);
 }
+INLINE void line_fetch_near(tile_row row, int c) {
+    FETCH_NEAR((const __global uchar *)ROW_BEGIN(row) + c * VECTOR_BYTES);
+}
+
+/*
+ * Rows are fetched near so many keys before they are read: 12 KiB of them, which is as long as memory takes and a part of
+ * the first-level cache.
+ */
+#define NEAR_KEYS (12288 / (K_COLUMNS * VECTOR_BYTES) / KEY_BLOCK * KEY_BLOCK)
+#define SOON (NEAR_KEYS < KEY_BLOCK ? KEY_BLOCK : NEAR_KEYS > TUNE_KEYS ? TUNE_KEYS : NEAR_KEYS)
+
+/*
+ * Where the heads of a token lie together, the rows of one head are a stride apart, and no order in which to read memory.
+ * So the next tile is fetched into the second-level cache meanwhile, in memory's order, from FAR_PLACES tokens by turns.
+ */
+#if WITH_PAGED
+#define FETCHES_FAR (K_TOKEN_STRIDE > K_HEAD_STRIDE)
+#else
+#define FETCHES_FAR 1
+#endif
+#define FAR_PLACES 4
+
+/* Where a head's rows of V begin behind those of K, which may be the same, and where what comes then. */
+#define VALUES (VALUES_IN_KEYS ? 0 : TUNE_KEYS)
+#define AFTER_VALUES (VALUES + TUNE_KEYS)
 
 /* Begins to fetch all rows of a tile that the part has. */
 static void tile_fetch(const attn_problem *p, int first) {
@@ -145,17 +172,10 @@ INLINE void rows_of_head(const tile_row *rows, int head, const bool values, tile
  * side by side, so that memory is read in its order. rows: of the first head.
  */
 INLINE void rows_to_fetch(const tile_row *rows, int head, int heads, const bool values, tile_row *to) {
-#if WITH_PAGED
-    if (K_TOKEN_STRIDE > K_HEAD_STRIDE) {
-        const int tokens = TUNE_KEYS / heads;
-        for (int j = 0; j < tokens; j++)
-            for (int i = 0; i < heads; i++)
-                to[j * heads + i] = row_of_head(rows[head * tokens + j], i, values);
-        return;
-    }
-#endif
-    (void)heads;
-    rows_of_head(rows, head, values, to);
+    const int tokens = TUNE_KEYS / heads, places = min(tokens, FAR_PLACES);
+    for (int j = 0; j < tokens; j++)
+        for (int i = 0; i < heads; i++)
+            to[(j / places * heads + i) * places + j % places] = row_of_head(rows[head * tokens + j], i, values);
 }
 
 /* Where the positions end whose keys are found in memory: the rest comes from k_new and v_new. */

@@ -18,6 +18,7 @@ other. ggml's sums of float16 values are float16, so that it may be further off.
 import argparse
 import ctypes
 import importlib.util
+import os
 import pathlib
 import statistics
 import sys
@@ -188,6 +189,8 @@ def main():
     parser.add_argument("--processor-time", action="store_true", help="of all threads, divided by their number")
     parser.add_argument("--ggml", type=pathlib.Path, metavar="FOLDER", help="of ggml's shared libraries (ggml-py's)")
     arguments = parser.parse_args()
+    if arguments.processor_time:
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # ggml's threads spin otherwise while they wait
     device = pagedcl.Device("cpu")
     threads = device.info["compute_units"]
     ggml = open_ggml(arguments.ggml or ggml_folder())

@@ -12,6 +12,8 @@
 #include "cpu/attn_tile.h"
 #elif TIER_NV_MMA
 #include "nv/attn_tile.h"
+#elif TUNE_TEAM
+#include "lib/attn_team.h"
 #else
 #include "lib/attn_tile.h"
 #endif

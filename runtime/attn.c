@@ -244,6 +244,11 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     pcl_variant_int(variant, "TUNE_ROWS", attn->tuning[which].rows);
     pcl_variant_int(variant, "TUNE_KEYS", attn->tuning[which].keys);
     pcl_variant_int(variant, "TUNE_FEW_ROWS", attn->tuning[which].few_rows);
+    if (desc->tier == PAGEDCL_TIER_PORTABLE && which == PCL_ATTN_DECODE) {
+        int32_t team = pcl_attn_team(&attn->device->info, desc, &attn->tuning[which]);
+        pcl_variant_int(variant, "TUNE_TEAM", team);
+        variant->most_registers = team > 0 ? pcl_attn_team_registers(&attn->tuning[which]) : 0;
+    }
     if (desc->tier == PAGEDCL_TIER_CPU)
         pcl_variant_int(variant, "TUNE_LANES", attn->tuning[which].lanes);
     if (pcl_tier_is_nv(desc->tier)) {
@@ -278,8 +283,8 @@ static bool take_tuning(pagedcl_attn *attn) {
         pcl_mutex_unlock(&device->lock);
         if (!found)
             continue;
-        bool fits =
-            pcl_attn_tuning_fits(&device->info, pcl_nv_local_memory(device->nv_capability), &attn->desc, &tuning);
+        bool fits = pcl_attn_tuning_fits(&device->info, pcl_nv_local_memory(device->nv_capability), &attn->desc,
+                                         &tuning, i == PCL_ATTN_DECODE);
         if (!fits)
             pcl_log(device, PAGEDCL_LOG_WARNING, "an operator cannot have the tuned sizes of %s", family);
         else
@@ -308,7 +313,9 @@ static bool name_variants(pagedcl_attn *attn, int32_t work_group, bool tuned) {
         attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune_cpu(lanes, desc, group < rows ? group : rows, rows);
     } else {
         attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune(info, desc, rows, rows, work_group);
-        attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc, group < rows ? group : rows, rows, work_group);
+        attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune_team(info, desc, group, work_group);
+        if (attn->tuning[PCL_ATTN_DECODE].rows == 0)
+            attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune(info, desc, group < rows ? group : rows, rows, work_group);
     }
     attn->tuning[PCL_ATTN_MERGE] = (pcl_attn_tuning){.work_group = desc->tier == PAGEDCL_TIER_CPU ? 1 : small};
     attn->tuning[PCL_ATTN_APPEND] = attn->tuning[PCL_ATTN_TABLES] = attn->tuning[PCL_ATTN_MERGE];

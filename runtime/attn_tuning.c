@@ -4,6 +4,7 @@
 #include "cache.h"
 #include "dtype.h"
 #include "nv_probe.h"
+#include "quirks.h"
 
 #include <stdbool.h>
 
@@ -66,6 +67,66 @@ pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_att
     }
     tuning.few_rows = alone.rows;
     return tuning;
+}
+
+/* Rows of a tile and keys of a team beyond which the registers of GPUs do not hold what a work-item has of them; rows
+   where it has the scales of rows, too. */
+enum { MOST_TEAM_ROWS = 8, MOST_SCALED_TEAM_ROWS = 4, MOST_TEAM_KEYS = 8 };
+
+/* Of which two fit the local memory of most GPUs' compute units. */
+enum { TEAM_LOCAL_MEMORY = 32 * 1024 };
+
+/* Work-items that read a row, 8 elements each; 0: none do. */
+static int32_t team_of(const pagedcl_device_info *info, const pagedcl_attn_desc *desc) {
+    const int32_t widest = desc->head_dim > desc->head_dim_v ? desc->head_dim : desc->head_dim_v;
+    const bool whole = desc->head_dim % 8 == 0 && desc->head_dim_v % 8 == 0;
+    /* The registers of Intel's GPUs hold no accumulators beside what is on its way. */
+    if (desc->cache == NULL || !whole || widest > 256 || pcl_quirks_of(info).registers_on_request)
+        return 0;
+    return widest > 128 ? 32 : widest > 64 ? 16 : 8;
+}
+
+int32_t pcl_attn_team(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, const pcl_attn_tuning *tuning) {
+    const int32_t team = team_of(info, desc), teams = team > 0 ? tuning->work_group / team : 0;
+    if (teams < 2)
+        return 0;
+    const bool scaled = desc->kv_dtype == PAGEDCL_INT4 || desc->cache->desc.scale_per_row != 0;
+    const bool serves = tuning->rows <= (scaled ? MOST_SCALED_TEAM_ROWS : MOST_TEAM_ROWS) && tuning->keys >= teams &&
+                        tuning->keys <= teams * MOST_TEAM_KEYS;
+    return serves ? team : 0;
+}
+
+int32_t pcl_attn_team_registers(const pcl_attn_tuning *tuning) {
+    /* A multiprocessor has 65,536: for four work-groups of 128, or three where the accumulators take 64 each. */
+    return tuning->rows > 4 ? 168 : 128;
+}
+
+/* What TILE_MEMORY of cl/lib/attn_team.h declares, in bytes. */
+static int64_t team_memory(const pcl_attn_tuning *tuning, int32_t team) {
+    const int64_t teams = tuning->work_group / team, scores = tuning->keys / teams * tuning->rows;
+    const int64_t parts = teams * ((scores * (team + 4) + 31) / 32 * 32 + team % 32);
+    const int64_t ends = INT64_C(16) * tuning->work_group;
+    const int64_t team_scores = (teams * scores + 3) / 4 * 4;
+    return (INT64_C(8) * tuning->rows * team + (parts > ends ? parts : ends) + 2 * team_scores + tuning->work_group) *
+           4;
+}
+
+pcl_attn_tuning pcl_attn_tune_team(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, int32_t rows,
+                                   int32_t work_group) {
+    const int64_t budget =
+        info->local_memory < TEAM_LOCAL_MEMORY ? (int64_t)info->local_memory : (int64_t)TEAM_LOCAL_MEMORY;
+    const int32_t few_rows = power_of_two_from(rows);
+    pcl_attn_tuning tuning = {.work_group = work_group, .rows = few_rows > 4 ? few_rows : 4, .few_rows = few_rows};
+    /* A work-item has about as many bytes on their way whatever the dtype, but no more keys than registers for them. */
+    const int32_t size = desc->kv_dtype == PAGEDCL_INT4 ? 1 : (int32_t)pagedcl_dtype_size(desc->kv_dtype);
+    const int32_t team = team_of(info, desc);
+    const int32_t bytes = tuning.rows > 4 ? 4 : 8;
+    for (int32_t team_keys = bytes / (size == 1 ? 2 : size); team > 0 && team_keys > 0; team_keys /= 2) {
+        tuning.keys = work_group / team * team_keys;
+        if (pcl_attn_team(info, desc, &tuning) > 0 && team_memory(&tuning, team) <= budget)
+            return tuning;
+    }
+    return (pcl_attn_tuning){0};
 }
 
 pcl_attn_tuning pcl_attn_tune_cpu(int float_lanes, const pagedcl_attn_desc *desc, int32_t rows, int32_t most_rows) {
@@ -155,11 +216,16 @@ static bool is_power_of_two(int32_t value, int32_t least, int32_t most) {
     return value >= least && value <= most && power_of_two_from(value) == value;
 }
 
-static bool fits_portable(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, const pcl_attn_tuning *t) {
-    return is_power_of_two(t->work_group, 1, MOST_KEYS) && (uint64_t)t->work_group <= info->max_work_group_size &&
-           is_power_of_two(t->rows, 1, least(PCL_MAX_ROWS, t->work_group)) &&
-           is_power_of_two(t->keys, 1, least(MOST_KEYS, t->work_group)) && t->work_group <= t->rows * t->keys &&
-           tile_memory(t, desc) <= (int64_t)info->local_memory;
+static bool fits_portable(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, const pcl_attn_tuning *t,
+                          bool decode) {
+    if (!is_power_of_two(t->work_group, 1, MOST_KEYS) || (uint64_t)t->work_group > info->max_work_group_size ||
+        !is_power_of_two(t->rows, 1, least(PCL_MAX_ROWS, t->work_group)) ||
+        !is_power_of_two(t->keys, 1, least(MOST_KEYS, t->work_group)))
+        return false;
+    const int32_t team = decode ? pcl_attn_team(info, desc, t) : 0;
+    if (team > 0)
+        return team_memory(t, team) <= (int64_t)info->local_memory;
+    return t->work_group <= t->rows * t->keys && tile_memory(t, desc) <= (int64_t)info->local_memory;
 }
 
 /* The warps divide the rows among them, and what is left of them the keys, 16 for each. */
@@ -173,13 +239,13 @@ static bool fits_nv(int64_t local_memory, const pagedcl_attn_desc *desc, const p
 }
 
 bool pcl_attn_tuning_fits(const pagedcl_device_info *info, int64_t local_memory, const pagedcl_attn_desc *desc,
-                          const pcl_attn_tuning *tuning) {
+                          const pcl_attn_tuning *tuning, bool decode) {
     if (!is_power_of_two(tuning->few_rows, 1, tuning->rows))
         return false;
     if (pcl_tier_is_nv(desc->tier))
         return fits_nv(local_memory, desc, tuning);
     if (desc->tier == PAGEDCL_TIER_PORTABLE)
-        return fits_portable(info, desc, tuning);
+        return fits_portable(info, desc, tuning, decode);
     return tuning->work_group == 1 && is_power_of_two(tuning->lanes, 8, 16) &&
            is_power_of_two(tuning->rows, 1, PCL_MAX_CPU_ROWS) && is_power_of_two(tuning->keys, 16, MOST_KEYS);
 }

@@ -32,6 +32,19 @@ enum { PCL_MAX_WORK_GROUP = 128, PCL_MAX_ROWS = 16, PCL_MAX_CPU_ROWS = 64 };
 pcl_attn_tuning pcl_attn_tune(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, int32_t rows,
                               int32_t most_rows, int32_t work_group);
 
+/*
+ * The same for decode of few rows, where cl/lib/attn_team.h serves the operator; else rows is 0. Tiles have rows for
+ * several sequences where a row costs little: where one sequence has fewer than 4.
+ */
+pcl_attn_tuning pcl_attn_tune_team(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, int32_t rows,
+                                   int32_t work_group);
+
+/* TUNE_TEAM of decode with these values: the work-items that read a row together; 0: cl/lib/attn_tile.h runs it. */
+int32_t pcl_attn_team(const pagedcl_device_info *info, const pagedcl_attn_desc *desc, const pcl_attn_tuning *tuning);
+
+/* Registers of 32 bits that a work-item of a team needs at most: as few as allow many of them. */
+int32_t pcl_attn_team_registers(const pcl_attn_tuning *tuning);
+
 /* The same for tier cpu. float_lanes: as pcl_float_lanes; rows and most_rows: at most PCL_MAX_CPU_ROWS. */
 pcl_attn_tuning pcl_attn_tune_cpu(int float_lanes, const pagedcl_attn_desc *desc, int32_t rows, int32_t most_rows);
 
@@ -45,10 +58,10 @@ pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *
 pcl_attn_tuning pcl_attn_tune_wgmma(int64_t local_memory, const pagedcl_attn_desc *desc);
 
 /*
- * Whether the kernels of an operator can run with these values on the device. local_memory: of pcl_nv_local_memory, for
- * tier nv_mma.
+ * Whether an operator's kernel, of decode or else of varlen, can run with these values on the device. local_memory: of
+ * pcl_nv_local_memory, for tier nv_mma.
  */
 bool pcl_attn_tuning_fits(const pagedcl_device_info *info, int64_t local_memory, const pagedcl_attn_desc *desc,
-                          const pcl_attn_tuning *tuning);
+                          const pcl_attn_tuning *tuning, bool decode);
 
 #endif

@@ -18,6 +18,9 @@ typedef struct pcl_quirks {
     /* Intel's compiler for GPUs lets a thread have half of the registers unless an option asks for all, and shares them
        among up to 32 work-items unless an attribute says fewer. */
     bool registers_on_request;
+    /* NVIDIA's compiler gives a work-item all the registers that it finds a use for, which may leave a multiprocessor too
+       few work-groups to wait for memory with; an option says how many at most. */
+    bool registers_by_limit;
 } pcl_quirks;
 
 pcl_quirks pcl_quirks_of(const pagedcl_device_info *info);

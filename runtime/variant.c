@@ -22,6 +22,7 @@ static void append(pcl_variant *variant, const char *text) {
 void pcl_variant_init(pcl_variant *variant, const char *kernel) {
     variant->key[0] = '\0';
     variant->many_registers = false;
+    variant->most_registers = 0;
     variant->for_hopper = false;
     append(variant, kernel);
 }
@@ -46,6 +47,8 @@ static size_t kernel_length(const pcl_variant *variant) {
 static void options_of(const pagedcl_device *device, const pcl_variant *variant, char *options, size_t size) {
     bool registers = variant->many_registers && device->quirks.registers_on_request;
     size_t used = (size_t)snprintf(options, size, "-cl-std=CL1.2%s", registers ? " -cl-intel-256-GRF-per-thread" : "");
+    if (variant->most_registers > 0 && device->quirks.registers_by_limit && used < size)
+        used += (size_t)snprintf(options + used, size - used, " -cl-nv-maxrregcount=%d", (int)variant->most_registers);
     for (const char *at = variant->key + kernel_length(variant); *at == ' ' && used < size;) {
         size_t length = strcspn(at + 1, " ");
         used += (size_t)snprintf(options + used, size - used, " -D%.*s", (int)length, at + 1);

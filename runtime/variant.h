@@ -14,8 +14,9 @@
 
 typedef struct pcl_variant {
     char key[1024];
-    bool many_registers; /* needs them more than it needs many threads */
-    bool for_hopper;     /* has instructions that runtime/ptx.h shows */
+    bool many_registers;    /* needs them more than it needs many threads */
+    int32_t most_registers; /* of a work-item, where the compiler takes a limit; 0: as many as it likes */
+    bool for_hopper;        /* has instructions that runtime/ptx.h shows */
 } pcl_variant;
 
 /* A variant of cl/<kernel>.cl without macros; then one call a macro. */

@@ -134,7 +134,12 @@ Test(tuning, every_size_of_the_portable_tier_is_right, .timeout = 600) {
     static const char *const values[] = {
         "TUNE_WG=8 TUNE_ROWS=2 TUNE_KEYS=8 TUNE_FEW_ROWS=1", "TUNE_WG=32 TUNE_ROWS=16 TUNE_KEYS=4 TUNE_FEW_ROWS=4",
         "TUNE_WG=64 TUNE_ROWS=4 TUNE_KEYS=64 TUNE_FEW_ROWS=4", "TUNE_WG=1 TUNE_ROWS=1 TUNE_KEYS=1 TUNE_FEW_ROWS=1"};
+    /* 4 and 8 teams of 16 work-items, with 1 to 8 keys each. */
+    static const char *const teams[] = {
+        "TUNE_WG=64 TUNE_ROWS=2 TUNE_KEYS=4 TUNE_FEW_ROWS=1", "TUNE_WG=64 TUNE_ROWS=1 TUNE_KEYS=8 TUNE_FEW_ROWS=1",
+        "TUNE_WG=128 TUNE_ROWS=8 TUNE_KEYS=64 TUNE_FEW_ROWS=2", "TUNE_WG=128 TUNE_ROWS=4 TUNE_KEYS=32 TUNE_FEW_ROWS=4"};
     check_values(PAGEDCL_TIER_PORTABLE, &decode_case, values, sizeof values / sizeof values[0]);
+    check_values(PAGEDCL_TIER_PORTABLE, &decode_case, teams, sizeof teams / sizeof teams[0]);
     check_values(PAGEDCL_TIER_PORTABLE, &varlen_case, values, sizeof values / sizeof values[0]);
 }
 

@@ -290,6 +290,29 @@ static void store_upto8_int4(float8 x, __global storage_int4 *base, long i, int 
         base[(i >> 1) + j] = pairs[j];
 }
 
+/* 8 elements as they are stored, in words, and what they are. Those at a multiple of their size may be loaded as one
+   value. */
+#define RAW8(role) PASTE(RAW_, role##_DTYPE)
+#define DECODE_RAW8(role) PASTE(decode_raw8_, role##_DTYPE)
+#define RAW_float32 uint8
+#define RAW_float16 uint4
+#define RAW_bfloat16 uint4
+#define RAW_int8 uint2
+#define RAW_float8_e4m3 uint2
+#define RAW_float8_e5m2 uint2
+#define RAW_int4 uint
+#define DEFINE_RAW8(dtype, decode)                                                                                     \
+    static float8 decode_raw8_##dtype(RAW_##dtype x) {                                                                 \
+        return decode;                                                                                                 \
+    }
+DEFINE_RAW8(float32, as_float8(x))
+DEFINE_RAW8(float16, halves8(as_ushort8(x)))
+DEFINE_RAW8(bfloat16, as_float8(convert_uint8(as_ushort8(x)) << 16))
+DEFINE_RAW8(int8, convert_float8(as_char8(x)))
+DEFINE_RAW8(float8_e4m3, decode8_float8_e4m3(as_uchar8(x)))
+DEFINE_RAW8(float8_e5m2, decode8_float8_e5m2(as_uchar8(x)))
+DEFINE_RAW8(int4, decode8_int4(as_uchar4(x)))
+
 /* Of the types that have a scale: the largest value, how many elements along a row share a scale when scales are stored
    (no row has 1024), and what type that scale has. */
 #define LARGEST(role) PASTE(largest_, role##_DTYPE)

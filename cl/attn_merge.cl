@@ -20,6 +20,16 @@
 
 #define COLUMNS ((HEAD_DIM_V + TUNE_WG - 1) / TUNE_WG)
 
+/* Parts that are read at once, so that none waits for another to arrive. A single work-item, of a CPU, has whole rows on
+   their way, and a loop over their columns, which becomes vectors. */
+#if TUNE_WG == 1
+#define PARTS 1
+#define UNROLL_COLUMNS
+#else
+#define PARTS 8
+#define UNROLL_COLUMNS _Pragma("unroll")
+#endif
+
 /* sections: x the list of sequences to merge, y records. seqlen_q: query rows of each. */
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
 attn_merge(const __global int *plan, int2 sections, int seqlen_q, const __global float *sinks, long sinks_offset,
@@ -34,24 +44,42 @@ attn_merge(const __global int *plan, int2 sections, int seqlen_q, const __global
     const long first = (long)record[7] + inside;
 
     float row_max = -INFINITY;
-    for (int s = 0; s < num_splits; s++)
-        row_max = fmax(row_max, partial_sums[(first + s * step) * 2]);
+    for (int s = 0; s < num_splits; s += PARTS)
+#pragma unroll
+        for (int j = 0; j < PARTS; j++)
+            row_max = fmax(row_max, partial_sums[(first + min(s + j, num_splits - 1) * step) * 2]);
     float base = row_max == -INFINITY ? 0 : row_max;
     float row_sum = 0;
     float acc[COLUMNS];
+    UNROLL_COLUMNS
     for (int i = 0; i < COLUMNS; i++)
         acc[i] = 0;
-    for (int s = 0; s < num_splits; s++) {
-        const float weight = exp2(partial_sums[(first + s * step) * 2] - base);
-        const __global float *part = partial_acc + (first + s * step) * HEAD_DIM_V;
-        row_sum += partial_sums[(first + s * step) * 2 + 1] * weight;
+    for (int s = 0; s < num_splits; s += PARTS) {
+        float maxima[PARTS], sums[PARTS], weights[PARTS];
+#pragma unroll
+        for (int j = 0; j < PARTS; j++) {
+            const long row = first + min(s + j, num_splits - 1) * step;
+            maxima[j] = partial_sums[row * 2];
+            sums[j] = partial_sums[row * 2 + 1];
+        }
+#pragma unroll
+        for (int j = 0; j < PARTS; j++) {
+            weights[j] = s + j < num_splits ? exp2(maxima[j] - base) : 0;
+            row_sum += s + j < num_splits ? sums[j] * weights[j] : 0;
+        }
+        UNROLL_COLUMNS
         for (int i = 0; i < COLUMNS; i++) {
             const int d = get_local_id(0) + i * TUNE_WG;
-            acc[i] += (d < HEAD_DIM_V ? part[d] : 0) * weight;
+#pragma unroll
+            for (int j = 0; j < PARTS; j++) {
+                const __global float *part = partial_acc + (first + (s + j) * step) * HEAD_DIM_V;
+                acc[i] += (d < HEAD_DIM_V && s + j < num_splits ? part[d] : 0) * weights[j];
+            }
         }
     }
     const attn_row_end end = row_end(row_max, row_sum, sinks + sinks_offset, head);
     const long row = (long)record[0] + token;
+    UNROLL_COLUMNS
     for (int i = 0; i < COLUMNS; i++) {
         const int d = get_local_id(0) + i * TUNE_WG;
         if (d < HEAD_DIM_V)

@@ -153,7 +153,7 @@ static bool load_next(const worker *w, attn_problem *next, int round) {
 /* Waits for the q that load_q began to load. */
 static void wait_for_q(const worker *w) {
     COPY_WAIT(0);
-    fence_products();
+    fence_async();
     warpgroup_barrier(w->first / 64 + 1);
 }
 

@@ -15,10 +15,11 @@ nv_wgmma_probe(const __global ushort *a, const __global ushort *b, __global floa
     const int item = get_local_id(0), lane = item % 32;
     const uint at = local_address(memory);
     if (item < 32) {
-        map_make((__global uchar *)c, scratch, (ulong)b, (uint4)(16, 16, 1, 1), (ulong3)(32, 512, 512), 16);
+        const tensor_shape shape = {4, (ulong)b, {16, 16, 1, 1}, {32, 512, 512}, {BOX_COLUMNS, 16, 1, 1}};
+        map_make((__global uchar *)c, scratch, shape);
         if (item == 0) {
             mbarrier_init(local_address(landed), 1);
-            fence_products();
+            fence_async();
             map_acquire((const __global uchar *)c);
             mbarrier_arrive_expecting(local_address(landed), 16 * 128);
             box_begin(at + 64 * 128, (const __global uchar *)c, (int4)(0, 0, 0, 0), local_address(landed));
@@ -30,7 +31,7 @@ nv_wgmma_probe(const __global ushort *a, const __global ushort *b, __global floa
     }
     copy_commit();
     COPY_WAIT(0);
-    fence_products();
+    fence_async();
     barrier(CLK_LOCAL_MEM_FENCE);
     mbarrier_wait(local_address(landed), 0);
     float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};

@@ -139,17 +139,21 @@ static const char *nv_mma_refusal(const pagedcl_device *device, const pagedcl_at
 }
 
 static const char *nv_wgmma_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
+    int64_t local_memory = pcl_nv_local_memory(device->nv_capability);
     if (device->nv_capability != PCL_NV_WGMMA_CAPABILITY)
         return "it needs an NVIDIA GPU of compute capability 9.0";
+    if (desc->kv_dtype != desc->q_dtype)
+        return "it needs q and keys of one dtype";
+    if (desc->paths == PAGEDCL_PATH_DECODE) {
+        if (!pcl_pool_has_maps(desc->cache) || pcl_attn_tune_stream(local_memory, desc).stages == 0)
+            return "for decode alone it needs blocks of 8 tokens or a multiple, and strides of whole 16 bytes";
+        return nv_mma_refusal(device, desc);
+    }
     if (desc->out_dtype != desc->q_dtype)
         return "it needs q and the output of one dtype";
     if (desc->cache != NULL && desc->cache->desc.v_in_k)
         return "it needs values that are not a part of the keys";
-    if (desc->kv_dtype != desc->q_dtype)
-        return "it needs q and keys of one dtype";
-    if (desc->paths == PAGEDCL_PATH_DECODE)
-        return "it is for varlen attention";
-    if (pcl_attn_tune_wgmma(pcl_nv_local_memory(device->nv_capability), desc).stages == 0)
+    if (pcl_attn_tune_wgmma(local_memory, desc).stages == 0)
         return "the device has too little local memory for it";
     return nv_mma_refusal(device, desc);
 }
@@ -202,11 +206,23 @@ static bool is_wgmma(const pagedcl_attn *attn, pcl_attn_kernel which) {
     return which == PCL_ATTN_VARLEN && attn->desc.tier == PAGEDCL_TIER_NV_WGMMA;
 }
 
+bool pcl_attn_streams(const pagedcl_attn *attn) {
+    int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
+    return pcl_attn_has_maps(attn) && pcl_attn_tune_stream(local_memory, &attn->desc).stages > 0;
+}
+
+/* The kernel of an operator that stands for `which`. */
+static const char *kernel_name(const pagedcl_attn *attn, pcl_attn_kernel which) {
+    if (is_wgmma(attn, which))
+        return "attn_varlen_wgmma";
+    return which == PCL_ATTN_DECODE && pcl_attn_streams(attn) ? "attn_decode_stream" : kernel_names[which];
+}
+
 /* The macros that all kernels of the operator share. */
 static void name_shape(pagedcl_attn *attn, pcl_attn_kernel which) {
     const pagedcl_attn_desc *desc = &attn->desc;
     pcl_variant *variant = &attn->variants[which];
-    pcl_variant_init(variant, is_wgmma(attn, which) ? "attn_varlen_wgmma" : kernel_names[which]);
+    pcl_variant_init(variant, kernel_name(attn, which));
     pcl_variant_int(variant, "NUM_HEADS", desc->num_heads);
     if (desc->cache != NULL && which != PCL_ATTN_MERGE) {
         pcl_cache_macros(desc->cache, variant);
@@ -258,6 +274,8 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     if (is_wgmma(attn, which)) {
         variant->for_hopper = true;
         pcl_variant_int(variant, "WITH_MAPS", pcl_attn_has_maps(attn));
+    } else if (which == PCL_ATTN_DECODE && pcl_attn_streams(attn)) {
+        variant->for_hopper = true;
     }
     bool small_thread =
         attn->device->quirks.registers_on_request && attn->tuning[which].work_group >= WORK_ITEMS_OF_A_THREAD;
@@ -306,7 +324,8 @@ static bool name_variants(pagedcl_attn *attn, int32_t work_group, bool tuned) {
         int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
         attn->tuning[PCL_ATTN_VARLEN] = is_wgmma(attn, PCL_ATTN_VARLEN) ? pcl_attn_tune_wgmma(local_memory, desc)
                                                                         : pcl_attn_tune_nv(local_memory, desc, true);
-        attn->tuning[PCL_ATTN_DECODE] = pcl_attn_tune_nv(local_memory, desc, false);
+        attn->tuning[PCL_ATTN_DECODE] = pcl_attn_streams(attn) ? pcl_attn_tune_stream(local_memory, desc)
+                                                               : pcl_attn_tune_nv(local_memory, desc, false);
     } else if (desc->tier == PAGEDCL_TIER_CPU) {
         int lanes = attn->device->float_lanes;
         attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune_cpu(lanes, desc, PCL_MAX_CPU_ROWS, PCL_MAX_CPU_ROWS);
@@ -347,7 +366,7 @@ static bool is_used(const pagedcl_attn *attn, pcl_attn_kernel which) {
     case PCL_ATTN_TABLES:
         return attn->desc.device_tables != 0;
     case PCL_ATTN_MAPS:
-        return varlen && pcl_attn_has_maps(attn);
+        return pcl_attn_has_maps(attn);
     case PCL_ATTN_MERGE:
         return decode && paged && !pcl_tier_is_nv(attn->desc.tier);
     default:

@@ -7,7 +7,7 @@
 #include "status.h"
 
 /* Of cl/nv/pool_maps.h and cl/attn_maps.cl. */
-enum { MAPS_RECORD = 384, WORK_GROUP = 32 };
+enum { MAPS_RECORD = 640, WORK_GROUP = 32 };
 
 /* What the hardware takes as a distance in bytes, of 16-bit elements. */
 static bool is_map_stride(int64_t elements) {
@@ -19,10 +19,12 @@ static bool has_map(const pcl_pool_side *side) {
            is_map_stride(side->strides.head);
 }
 
+bool pcl_pool_has_maps(const pagedcl_cache *cache) {
+    return cache != NULL && cache->desc.block_size % 8 == 0 && has_map(&cache->k) && has_map(&cache->v);
+}
+
 bool pcl_attn_has_maps(const pagedcl_attn *attn) {
-    const pagedcl_cache *cache = attn->desc.cache;
-    return attn->desc.tier == PAGEDCL_TIER_NV_WGMMA && cache != NULL && cache->desc.block_size % 8 == 0 &&
-           attn->tuning[PCL_ATTN_VARLEN].keys % 32 == 0 && has_map(&cache->k) && has_map(&cache->v);
+    return attn->desc.tier == PAGEDCL_TIER_NV_WGMMA && pcl_pool_has_maps(attn->desc.cache);
 }
 
 void pcl_attn_maps_variant(const pagedcl_attn *attn, pcl_variant *variant) {

@@ -12,7 +12,10 @@
 
 #include <stdbool.h>
 
-/* Whether the operator's tier and the layout of its pool allow them. */
+/* Whether the layout of a pool of 16-bit elements allows them; NULL: no. */
+bool pcl_pool_has_maps(const pagedcl_cache *cache);
+
+/* Whether the operator's tier and its pool have them. */
 bool pcl_attn_has_maps(const pagedcl_attn *attn);
 
 /* The variant of cl/attn_maps.cl for the operator's pool. */
@@ -21,7 +24,7 @@ void pcl_attn_maps_variant(const pagedcl_attn *attn, pcl_variant *variant);
 /* Makes attn->maps with the program that is built (blocking), which it then releases. */
 pagedcl_status pcl_attn_maps_make(pagedcl_attn *attn);
 
-/* MAPS_PARAM of cl/attn_varlen_wgmma.cl. */
+/* The last arguments of cl/attn_varlen_wgmma.cl and cl/attn_decode_stream.cl. */
 void pcl_attn_maps_arguments(const pagedcl_attn *attn, int32_t layer, pcl_arguments *arguments);
 
 #endif

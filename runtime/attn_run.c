@@ -94,6 +94,18 @@ static pagedcl_status enqueue_append(const pagedcl_attn *attn, const pagedcl_pla
                              (size_t)attn->tuning[PCL_ATTN_APPEND].work_group);
 }
 
+/* Of a launch of work items * KV heads, as many work-groups as run at once, so many on a compute unit: each takes the next
+   problem when it is done with one. They are counted by an int. */
+static pagedcl_status groups_at_once(const pagedcl_attn *attn, int64_t of_unit, int64_t *groups, int64_t *kv_heads) {
+    int64_t problems = *groups * *kv_heads, at_once = attn->device->info.compute_units * of_unit;
+    if (problems > INT32_MAX - at_once)
+        return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "the batch has %" PRId64 " work items for %" PRId64 " KV heads", *groups,
+                        *kv_heads);
+    *groups = problems < at_once ? problems : at_once;
+    *kv_heads = 1;
+    return PAGEDCL_SUCCESS;
+}
+
 static pagedcl_status enqueue_varlen(const pagedcl_attn *attn, const pagedcl_plan *plan, const pagedcl_attn_args *args,
                                      pcl_chain *chain) {
     if (plan->batch.num_appends > 0)
@@ -110,13 +122,7 @@ static pagedcl_status enqueue_varlen(const pagedcl_attn *attn, const pagedcl_pla
         pcl_argument_mem(&arguments, plan->counters);
         if (attn->maps != NULL)
             pcl_attn_maps_arguments(attn, args->layer, &arguments);
-        /* As many as run at once: each takes the next problem when it is done with one. They are counted by an int. */
-        int64_t problems = groups * kv_heads, units = attn->device->info.compute_units;
-        if (problems > INT32_MAX - units)
-            return pcl_fail(PAGEDCL_SIZE_OVERFLOW, "the batch has %" PRId64 " tiles of query rows for %d KV heads",
-                            groups, attn->desc.num_kv_heads);
-        groups = problems < units ? problems : units;
-        kv_heads = 1;
+        PCL_TRY(groups_at_once(attn, 1, &groups, &kv_heads));
     }
     return pcl_launch_groups(chain, &arguments, groups, kv_heads, (size_t)attn->tuning[PCL_ATTN_VARLEN].work_group);
 }
@@ -165,9 +171,16 @@ static pagedcl_status enqueue_decode(const pagedcl_attn *attn, const pagedcl_pla
     if (merges_itself)
         set_buffer(&arguments, plan->arrivals, args->out.mem);
     set_new(args, args->q.mem, &arguments);
-    PCL_TRY(pcl_launch_groups(chain, &arguments, plan->batch.num_work,
-                              attn->desc.num_kv_heads / heads_at_once(attn, plan),
-                              (size_t)attn->tuning[PCL_ATTN_DECODE].work_group));
+    const pcl_attn_tuning *tuning = &attn->tuning[PCL_ATTN_DECODE];
+    int64_t groups = plan->batch.num_work, columns = attn->desc.num_kv_heads / heads_at_once(attn, plan);
+    if (pcl_attn_streams(attn)) {
+        int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
+        int64_t at_once = pcl_attn_stream_groups(local_memory, &attn->desc, tuning);
+        pcl_argument_mem(&arguments, plan->counters);
+        pcl_attn_maps_arguments(attn, args->layer, &arguments);
+        PCL_TRY(groups_at_once(attn, at_once, &groups, &columns));
+    }
+    PCL_TRY(pcl_launch_groups(chain, &arguments, groups, columns, (size_t)tuning->work_group));
     return plan->batch.num_merges > 0 && !merges_itself ? enqueue_merge(attn, plan, args, chain) : PAGEDCL_SUCCESS;
 }
 

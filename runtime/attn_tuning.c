@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attn_tuning.h"
 
+#include "attn_maps.h"
 #include "cache.h"
 #include "dtype.h"
 #include "nv_probe.h"
@@ -144,23 +145,67 @@ pcl_attn_tuning pcl_attn_tune_cpu(int float_lanes, const pagedcl_attn_desc *desc
     return tuning;
 }
 
-/* What TILE_MEMORY of cl/nv/attn_tile.h declares, in bytes. */
-static int64_t nv_tile_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
+static int64_t most(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* Rows in local memory as tier nv_mma has them there. Pitches, from row to row, are in units of 16 bits. */
+typedef struct nv_rows {
+    int64_t q_pitch, k_pitch, v_pitch; /* v_pitch 0: values are in the keys' rows */
+    int64_t q_parts;
+    int64_t result_bytes; /* of a row of results */
+    bool scaled;          /* keys have scales of their own */
+} nv_rows;
+
+static bool is_v_in_k(const pagedcl_attn_desc *desc) {
+    return desc->cache != NULL && desc->cache->desc.v_in_k;
+}
+
+static nv_rows nv_rows_of(const pagedcl_attn_desc *desc) {
     const int64_t k_steps = (desc->head_dim + 15) / 16, v_steps = (desc->head_dim_v + 15) / 16;
     const bool codes = pcl_dtype_is_quantized(desc->kv_dtype);
-    /* Units of 16 bits from row to row. */
-    const int64_t q_pitch = (2 * k_steps + 1) * 8, k_pitch = codes ? (k_steps | 1) * 8 : q_pitch;
-    const int64_t v_pitch = codes ? (v_steps | 1) * 8 : (2 * v_steps + 1) * 8;
-    const bool v_in_k = desc->cache != NULL && desc->cache->desc.v_in_k;
+    return (nv_rows){
+        .q_pitch = (2 * k_steps + 1) * 8,
+        .k_pitch = codes ? (k_steps | 1) * 8 : (2 * k_steps + 1) * 8,
+        .v_pitch = is_v_in_k(desc) ? 0
+                   : codes         ? (v_steps | 1) * 8
+                                   : (2 * v_steps + 1) * 8,
+        .q_parts = desc->out_dtype == PAGEDCL_FLOAT32 && desc->rotary_dim > 0 ? 2 : 1,
+        .result_bytes = (v_steps * 2 + 7) / 8 * 256,
+        .scaled = codes && desc->cache->desc.scale_per_row,
+    };
+}
+
+/* What TILE_MEMORY of cl/nv/attn_tile.h declares, in bytes. */
+static int64_t nv_tile_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
+    const nv_rows r = nv_rows_of(desc);
     const int64_t rows = tuning->rows, keys = tuning->keys;
     const int64_t key_warps = tuning->work_group / 32 / (rows / tuning->warp_rows);
-    const int64_t q_parts = desc->out_dtype == PAGEDCL_FLOAT32 && desc->rotary_dim > 0 ? 2 : 1;
-    int64_t ring = tuning->stages * keys * (k_pitch + (v_in_k ? 0 : v_pitch)) * 2;
-    int64_t result = key_warps * rows * (v_steps * 16 + 4) * 4;
+    int64_t ring = tuning->stages * keys * (r.k_pitch + r.v_pitch) * 2;
     /* Of each row its address, and where it has a scale of its own that one's, and the scale. */
-    int64_t row = codes && desc->cache->desc.scale_per_row ? 20 : 8;
-    return (ring > result ? ring : result) + q_parts * rows * q_pitch * 2 + tuning->stages * keys * 2 * row + 4 +
-           (key_warps + 1) * rows * 8;
+    int64_t row = r.scaled ? 20 : 8;
+    return most(ring, key_warps * rows * r.result_bytes) + r.q_parts * rows * r.q_pitch * 2 +
+           tuning->stages * keys * 2 * row + 4 + (key_warps * 8 + 12) * rows + 4;
+}
+
+/* What cl/attn_decode_stream.cl declares, in bytes. */
+static int64_t stream_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
+    const nv_rows r = nv_rows_of(desc);
+    const int64_t rows = tuning->rows, warps = tuning->work_group / 32, stages = tuning->stages;
+    const int64_t panel = tuning->keys / warps * 128, problem = 17 * 4 + 8, panels_end = 1024;
+    const int64_t panels = (desc->head_dim + 63) / 64 + (is_v_in_k(desc) ? 0 : (desc->head_dim_v + 63) / 64);
+    const int64_t stage = (most(panels * panel, rows * r.result_bytes) + panels_end - 1) / panels_end * panels_end;
+    return stages * (warps * (stage + 8) + r.q_parts * rows * r.q_pitch * 2) + (stages + 4) * problem +
+           (warps + 1) * rows * 8 + 2 * (rows * 12 + 4);
+}
+
+int32_t pcl_attn_stream_groups(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *tuning) {
+    /* A compute unit has what a work-group may have and what the driver takes for one, which it takes for each; and registers
+       for 8 warps of 255. */
+    enum { OF_DRIVER = 1024, MOST_WARPS = 8 };
+    int64_t groups = (local_memory + OF_DRIVER) / (stream_memory(tuning, desc) + OF_DRIVER);
+    int64_t most_groups = MOST_WARPS * 32 / tuning->work_group;
+    return (int32_t)(groups < 1 || most_groups < 1 ? 1 : groups < most_groups ? groups : most_groups);
 }
 
 pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *desc, bool many_rows) {
@@ -188,6 +233,18 @@ pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *
             tuning.stages = 0;
     }
     tuning.few_rows = tuning.rows;
+    return tuning;
+}
+
+pcl_attn_tuning pcl_attn_tune_stream(int64_t local_memory, const pagedcl_attn_desc *desc) {
+    enum { GROUPS = 2, MOST_STAGES = 6, WANTED_STAGES = 3 };
+    pcl_attn_tuning tuning = {.work_group = 128, .rows = 16, .few_rows = 16, .warp_rows = 16, .keys = 64};
+    tuning.stages = MOST_STAGES;
+    /* While one work-group ends a problem another one streams. */
+    while (tuning.stages > WANTED_STAGES && pcl_attn_stream_groups(local_memory, desc, &tuning) < GROUPS)
+        tuning.stages--;
+    while (tuning.stages > 0 && stream_memory(&tuning, desc) > local_memory)
+        tuning.stages = tuning.stages > 2 ? tuning.stages - 1 : 0;
     return tuning;
 }
 
@@ -228,20 +285,32 @@ static bool fits_portable(const pagedcl_device_info *info, const pagedcl_attn_de
     return t->work_group <= t->rows * t->keys && tile_memory(t, desc) <= (int64_t)info->local_memory;
 }
 
+static bool is_of_warps(const pcl_attn_tuning *t) {
+    return is_power_of_two(t->work_group, 32, 256) && is_power_of_two(t->warp_rows, 16, 32) && t->stages >= 2 &&
+           t->stages <= 8;
+}
+
 /* The warps divide the rows among them, and what is left of them the keys, 16 for each. */
 static bool fits_nv(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *t) {
-    if (!is_power_of_two(t->work_group, 32, 256) || !is_power_of_two(t->warp_rows, 16, 32) ||
-        !is_power_of_two(t->rows, t->warp_rows, MOST_KEYS) || t->stages < 2 || t->stages > 8)
+    if (!is_of_warps(t) || !is_power_of_two(t->rows, t->warp_rows, MOST_KEYS))
         return false;
     const int32_t warps = t->work_group / 32, row_warps = t->rows / t->warp_rows;
     return row_warps <= warps && is_power_of_two(t->keys, 16 * (warps / row_warps), MOST_KEYS) &&
            nv_tile_memory(t, desc) <= local_memory;
 }
 
+/* The warps divide the keys, 16 or 32 for each. */
+static bool fits_stream(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *t) {
+    return is_of_warps(t) && t->rows == t->warp_rows && is_power_of_two(t->keys, t->work_group / 2, t->work_group) &&
+           stream_memory(t, desc) <= local_memory;
+}
+
 bool pcl_attn_tuning_fits(const pagedcl_device_info *info, int64_t local_memory, const pagedcl_attn_desc *desc,
                           const pcl_attn_tuning *tuning, bool decode) {
     if (!is_power_of_two(tuning->few_rows, 1, tuning->rows))
         return false;
+    if (decode && desc->tier == PAGEDCL_TIER_NV_WGMMA && pcl_pool_has_maps(desc->cache))
+        return fits_stream(local_memory, desc, tuning);
     if (pcl_tier_is_nv(desc->tier))
         return fits_nv(local_memory, desc, tuning);
     if (desc->tier == PAGEDCL_TIER_PORTABLE)

@@ -15,7 +15,7 @@ typedef struct pcl_attn_tuning {
     int32_t few_rows;   /* TUNE_FEW_ROWS: rows that a tile of one sequence has; at most `rows` */
     int32_t lanes;      /* TUNE_LANES of tier cpu: floats in a vector, 8 or 16 */
     int32_t warp_rows;  /* TUNE_WARP_ROWS of tier nv_mma: rows of a warp */
-    int32_t stages;     /* TUNE_STAGES of tier nv_mma: tiles in local memory */
+    int32_t stages;     /* TUNE_STAGES of tier nv_mma: tiles in local memory, of a warp or a work-group */
 } pcl_attn_tuning;
 
 /* Keys of one split of decode attention. Fixed, so that a sequence is cut in the same places in every batch. */
@@ -53,6 +53,10 @@ pcl_attn_tuning pcl_attn_tune_cpu(int float_lanes, const pagedcl_attn_desc *desc
  * stages is 0 when nothing fits.
  */
 pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *desc, bool many_rows);
+
+/* The same for cl/attn_decode_stream.cl, and how many of its work-groups a compute unit has local memory for at once. */
+pcl_attn_tuning pcl_attn_tune_stream(int64_t local_memory, const pagedcl_attn_desc *desc);
+int32_t pcl_attn_stream_groups(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *tuning);
 
 /* The same for the varlen kernel of tier nv_wgmma. */
 pcl_attn_tuning pcl_attn_tune_wgmma(int64_t local_memory, const pagedcl_attn_desc *desc);

@@ -8,21 +8,22 @@
 #include <string.h>
 
 /* X(kernel): the kernels that the build embeds. */
-#define KERNELS(X)       \
-    X(attn_append)       \
-    X(attn_decode)       \
-    X(attn_maps)         \
-    X(attn_merge)        \
-    X(attn_tables)       \
-    X(attn_varlen)       \
-    X(attn_varlen_wgmma) \
-    X(cache_copy)        \
-    X(cache_gather)      \
-    X(cache_wipe)        \
-    X(cache_write)       \
-    X(host_pool)         \
-    X(merge)             \
-    X(nv_probe)          \
+#define KERNELS(X)        \
+    X(attn_append)        \
+    X(attn_decode)        \
+    X(attn_decode_stream) \
+    X(attn_maps)          \
+    X(attn_merge)         \
+    X(attn_tables)        \
+    X(attn_varlen)        \
+    X(attn_varlen_wgmma)  \
+    X(cache_copy)         \
+    X(cache_gather)       \
+    X(cache_wipe)         \
+    X(cache_write)        \
+    X(host_pool)          \
+    X(merge)              \
+    X(nv_probe)           \
     X(nv_wgmma_probe)
 
 #define DECLARE_SOURCE(kernel) extern const char pcl_source_##kernel[];
@@ -37,7 +38,7 @@ static const struct embedded {
 #undef EMBEDDED
 };
 
-enum { MAX_DEPTH = 8, PATH_SIZE = 1024 };
+enum { MAX_DEPTH = 16, PATH_SIZE = 1024 };
 
 /* A text that grows. */
 typedef struct text {

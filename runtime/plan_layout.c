@@ -304,15 +304,16 @@ static void lay_out_sequence(const pcl_planning *p, int32_t seq, cursor *c) {
     }
     int32_t tile = p->attn->tuning[decode ? PCL_ATTN_DECODE : PCL_ATTN_VARLEN].rows;
     int32_t size = decode ? (int32_t)split_size(p, &s) : 0;
-    /* Causal tiles have the more keys the later they are: those that take longest start first. */
-    for (int64_t t = tiles_of(p, &s) - 1; t >= 0; t--)
-        for (int64_t split = first_split(p, &s), end = split + splits; split < end; split++) {
-            if (pcl_share_has(&p->plan->share, seq, split))
-                continue;
+    /* Causal tiles have the more keys the later they are: those that take longest start first. Those of a split read the
+       same keys. */
+    for (int64_t split = first_split(p, &s), end = split + splits; split < end; split++) {
+        const bool is_shared = pcl_share_has(&p->plan->share, seq, split);
+        for (int64_t t = tiles_of(p, &s) - 1; t >= 0 && !is_shared; t--) {
             const int32_t work[WORK_INTS] = {seq, (int32_t)(t * tile), (int32_t)split, size};
             memcpy(c->work, work, sizeof work);
             c->work += WORK_INTS;
         }
+    }
     for (int64_t i = 0; !decode && i < append_items(&s); i++) {
         int32_t first = (int32_t)(i * APPEND_TOKENS), rest = s.new_len - first;
         const int32_t append[WORK_INTS] = {seq, s.k_len - s.new_len + first,

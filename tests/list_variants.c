@@ -296,6 +296,25 @@ static void list_operators(bool all) {
                         }
 }
 
+/* Decode alone, as tier nv_wgmma streams it, of the shapes that it has: each with two of the features. */
+static void list_streams(void) {
+    for (int shape = 0; shape < COUNT(shapes); shape++)
+        for (int feature = shape % 2; feature < COUNT(features); feature += 2) {
+            const bool is_first = feature < 2;
+            const choice c = {
+                shape, is_first ? 1 : 2, is_first ? 1 : 2, (shape + feature) % COUNT(heads), is_first ? 2 : 0, feature};
+            pagedcl_cache_desc pool = cache_desc(&c);
+            pagedcl_attn_desc desc = attn_desc(&c);
+            pagedcl_attn *attn = NULL;
+            check(pagedcl_cache_create(&device, &pool, &desc.cache));
+            desc.paths = PAGEDCL_PATH_DECODE;
+            desc.device_tables = is_first;
+            check(pagedcl_attn_create(&device, &desc, &attn));
+            pagedcl_attn_destroy(attn);
+            pagedcl_cache_destroy(desc.cache);
+        }
+}
+
 /* What tries a device's instructions when it is opened. */
 static void list_probe(void) {
     pcl_variant variant;
@@ -369,6 +388,8 @@ int main(int argc, char **argv) {
     device.nv_capability = target->nv_capability;
     device.float_lanes = target->float_lanes;
     list_operators(all);
+    if (device.info.tier == PAGEDCL_TIER_NV_WGMMA)
+        list_streams();
     list_engine();
     list_bench();
     if (pcl_tier_is_nv(target->tier))

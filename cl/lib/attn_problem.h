@@ -168,28 +168,45 @@ static void problem_from_record(attn_problem *p, const __global int *plan, int r
 }
 
 /*
- * Reads work item `item`. sections: x the plan's work list, y its records. A work item is the sequence, the first row of
- * the tile, the split, and the keys of a split, 0 for all. Or, for several sequences: ~ the place of their list in the
- * plan, their number, and the same; their rows fit one tile.
+ * From the ints of a work item and those of the record of its sequence. sections: x the plan's work list, y its records.
+ * A work item is the sequence, the first row of the tile, the split, and the keys of a split, 0 for all. Or, for several
+ * sequences: ~ the place of their list in the plan, their number, and the same; their rows fit one tile, and the record is
+ * that of the first.
  */
-static void problem_from_plan(attn_problem *p, const __global int *plan, int2 sections, int item) {
-    const __global int *work = plan + sections.x + (long)item * WORK_INTS;
+static void problem_from_ints(attn_problem *p, const __global int *plan, int2 sections, const int *work,
+                              const int *record) {
     const int split_size = work[3];
+    problem_take_record(p, plan, sections.y, work[0], record);
+    p->first_row = work[1];
 #if WITH_SPLITS
-    const bool shared = work[0] < 0;
-    problem_from_record(p, plan, sections.y, shared ? plan[~work[0]] : work[0]);
-    p->first_row = shared ? 0 : work[1];
-    if (shared) {
+    if (work[0] < 0) {
         p->members = plan + ~work[0];
+        p->seq = p->members[0];
+        p->first_row = 0;
         p->num_rows *= work[1];
     }
-#else
-    problem_from_record(p, plan, sections.y, work[0]);
-    p->first_row = work[1];
 #endif
     p->split = work[2];
     p->key_begin = p->split * split_size;
     p->key_end = split_size == 0 ? p->k_len : p->key_begin + min(split_size, p->k_len - p->key_begin);
+}
+
+/* The sequence whose record a work item needs. */
+static int work_seq(const __global int *plan, int first) {
+    return WITH_SPLITS && first < 0 ? plan[~first] : first;
+}
+
+/* Reads work item `item`. */
+static void problem_from_plan(attn_problem *p, const __global int *plan, int2 sections, int item) {
+    int work[WORK_INTS], record[RECORD_INTS];
+#pragma unroll
+    for (int i = 0; i < WORK_INTS; i++)
+        work[i] = plan[sections.x + (long)item * WORK_INTS + i];
+    const __global int *from = plan + sections.y + (long)work_seq(plan, work[0]) * RECORD_INTS;
+#pragma unroll
+    for (int i = 0; i < RECORD_INTS; i++)
+        record[i] = from[i];
+    problem_from_ints(p, plan, sections, work, record);
 }
 
 /* The sequence of a row, and a number of its record, which for a sequence alone is known already. */

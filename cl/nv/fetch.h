@@ -111,7 +111,7 @@ static void fetch_copies(const attn_problem *p, const key_range *range, const fe
     warp_barrier();
     find_rows(p, f, range->begin, first + FETCH_TURNS * TUNE_KEYS);
     COPY_WAIT(0);
-    fence_products();
+    fence_async();
     publish(p, range, f, ring, at, first);
 }
 
@@ -125,7 +125,7 @@ static void clear_values(const attn_problem *p, int begin, int first, __local uc
         if (!key_exists(p, begin, first + key))
             for (int i = 0; i < V_VECTORS; i++)
                 tile_store8((__local ushort *)(values + panel_at(TILE_PANEL, key, i)), 0);
-    fence_products();
+    fence_async();
 }
 
 /* Fetches a tile to its place in the ring. Keys that do not exist are not cleared: their scores are not used. */

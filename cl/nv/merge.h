@@ -147,24 +147,47 @@ static attn_problem merge_member(const attn_problem *p, int member) {
     return own;
 }
 
-/* After a work-group has stored its part of the results of num_rows rows. memory: local, of 2 floats and an int a row. */
-static void merge_stored(const attn_problem *p, const attn_result_target *target, int num_rows, __local float *memory) {
-    __local int *is_last = (__local int *)(memory + 2 * TUNE_ROWS);
-    const int members = p->members == 0 ? 1 : p->num_rows / (p->q_len * GROUP);
-    fence_device();
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if ((int)get_local_id(0) < members) {
-        const attn_problem own = merge_member(p, get_local_id(0));
+/* What work-items of a work-group tell one another of a merge. */
+#define MERGE_FLOATS (3 * TUNE_ROWS + 1)
+typedef struct merge_state {
+    __local float *ends;   /* [TUNE_ROWS][2] */
+    __local int *complete; /* [TUNE_ROWS]: whether the part completed the node of a sequence that has rows in it, */
+    __local int *is_any;   /* or of any */
+} merge_state;
+
+static merge_state merge_state_in(__local float *memory) {
+    __local int *ints = (__local int *)(memory + 2 * TUNE_ROWS);
+    return (merge_state){memory, ints, ints + TUNE_ROWS};
+}
+
+/*
+ * By a warp, after a barrier behind which the work-group has stored its part of the results: the fence of one work-item
+ * is that of all whose stores it knows of by a barrier. After another, where there is any, merge_complete by all.
+ */
+static void merge_arrive_stored(const attn_problem *p, const attn_result_target *target, merge_state state) {
+    const int member = get_local_id(0) % 32;
+    const int members = p->num_splits == 1 ? 0 : p->members == 0 ? 1 : p->num_rows / (p->q_len * GROUP);
+    bool is_last = false;
+    if (member < members) {
+        fence_device();
+        const attn_problem own = merge_member(p, member);
         const merge_node node = merge_node_of(own.split - own.first_split, own.num_splits, 1);
-        is_last[get_local_id(0)] = node.count == 1 || merge_arrive(merge_counter(&own, target, node, 0), node.count);
+        is_last = node.count == 1 || merge_arrive(merge_counter(&own, target, node, 0), node.count);
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    fence_device();
-    for (int i = 0; i < members; i++) {
-        if (!is_last[i])
+    if (member < TUNE_ROWS)
+        state.complete[member] = is_last;
+    *state.is_any = any_lane(is_last);
+}
+
+/* Merges the nodes that the part has completed. */
+static void merge_complete(const attn_problem *p, const attn_result_target *target, merge_state state) {
+    const int num_rows = min(TUNE_ROWS, p->num_rows - p->first_row);
+    for (int i = 0; i < TUNE_ROWS; i++) {
+        if (!state.complete[i])
             continue;
         const attn_problem own = merge_member(p, i);
-        merge_climb(&own, target, p->members == 0 ? num_rows : own.num_rows, memory, is_last + i);
+        fence_device();
+        merge_climb(&own, target, p->members == 0 ? num_rows : own.num_rows, state.ends, state.complete + i);
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 }

@@ -118,7 +118,7 @@ static void ring_fill_up(key_ring ring) {
             (__local ushort *)(ring.keys + i / TUNE_KEYS * K_STAGE + panel_at(TILE_PANEL, i % TUNE_KEYS, HEAD_DIM / 8)),
             0);
 #endif
-    fence_products();
+    fence_async();
 }
 
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor maps of a pool of 16-bit elements. A box is BOX_TOKENS tokens of a block, those of one KV head. A segment has a
- * record of MAPS_RECORD bytes: the map of K, the map of V, and the addresses (two ulong) that they are of. Memory may
- * have moved, or be another buffer by now: then the maps are of no use.
+ * Tensor maps of a pool of 16-bit elements. A box is BOX_TOKENS tokens of a block, those of one KV head: BOX_COLUMNS of their
+ * columns, or of rows that are so many times as long (ROW_BOXES) all, as one panel of columns behind the other.
+ *
+ * A segment has a record of MAPS_RECORD bytes: the maps of K and of V for boxes of columns, the addresses (two ulong) that
+ * they are of, the maps for boxes of rows. Memory may have moved, or be another buffer by now: then the maps are of no use.
  */
 #ifndef NV_POOL_MAPS_H
 #define NV_POOL_MAPS_H
@@ -10,11 +12,14 @@
 #include "lib/pool.h"
 #include "nv/tensor_map.h"
 
-#define MAPS_RECORD (3 * MAP_BYTES)
+#define MAPS_RECORD (5 * MAP_BYTES)
+#define COLUMN_MAPS 0
+#define MAPS_ADDRESSES (2 * MAP_BYTES)
+#define ROW_MAPS (3 * MAP_BYTES)
 
-#if BLOCK_SIZE % 32 == 0
-#define BOX_TOKENS 32
-#elif BLOCK_SIZE % 16 == 0
+#define ROW_BOXES (HEAD_DIM % BOX_COLUMNS == 0 && HEAD_DIM_V % BOX_COLUMNS == 0)
+
+#if BLOCK_SIZE % 16 == 0
 #define BOX_TOKENS 16
 #elif BLOCK_SIZE % 8 == 0
 #define BOX_TOKENS 8
@@ -33,7 +38,7 @@ static bool maps_hold(const __global uchar *records, const pool *keys, const poo
     bool hold = true;
 #pragma unroll
     for (int i = 0; i < NUM_SEGMENTS; i++) {
-        const ulong2 of = *(const __global ulong2 *)(records + i * MAPS_RECORD + 2 * MAP_BYTES);
+        const ulong2 of = *(const __global ulong2 *)(records + i * MAPS_RECORD + MAPS_ADDRESSES);
         hold =
             hold && of.x == segment_address(keys, i) && of.y == segment_address(values, i) && ((of.x | of.y) & 15) == 0;
     }

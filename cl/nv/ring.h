@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A ring of TUNE_STAGES stages in local memory, each a tile of TUNE_KEYS keys and their values as elements of 16 bits, or
- * codes of 8, filled by asynchronous copies. Rows are an odd number of 16-byte pieces apart, so that the 8 rows of a matrix
- * lie in different banks. Where rows come from is found a round before they are fetched.
+ * codes of 8, filled by asynchronous copies. Where rows come from is found a round
+ * before they are fetched.
  */
 #ifndef NV_RING_H
 #define NV_RING_H
 
-#include "nv/rows.h"
-
-/* From row to row, in units of 16 bits. */
-#define K_PITCH (CODES ? (K_STEPS | 1) * 8 : (2 * K_STEPS + 1) * 8)
-#define V_PITCH (VALUES_IN_KEYS ? K_PITCH : CODES ? (V_STEPS | 1) * 8 : (2 * V_STEPS + 1) * 8)
+#include "nv/fragments.h"
 
 /* A stage is K [TUNE_KEYS][K_PITCH], then V [TUNE_KEYS][V_PITCH]. */
 #define V_IN_STAGE (VALUES_IN_KEYS ? 0 : TUNE_KEYS * K_PITCH)

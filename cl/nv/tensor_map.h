@@ -28,31 +28,42 @@
                  : "l"((ulong)map)                                                                 \
                  : "memory")
 
-/*
- * A warp makes the map, at `to`, of a tensor of 16-bit elements [blocks, heads, tokens, columns] that begins at
- * `address`. sizes: x columns, y tokens, z heads, w blocks. strides: bytes from one token to the next (x), head (y) and
- * block (z). All of them multiples of 16, address too. A box is one head's `box_tokens` tokens of a block; what lies
- * outside the tensor is zeros. scratch: of the warp alone, aligned to MAP_BYTES.
- */
-static void map_make(__global uchar *to, __local uint *scratch, ulong address, uint4 sizes, ulong3 strides,
-                     uint box_tokens) {
+/* A tensor of 16-bit elements that begins at `address`, and the boxes that are copied of it. The first dimension's elements
+   lie side by side; strides are the others', in bytes. They and the address are multiples of 16. */
+typedef struct tensor_shape {
+    int rank; /* 4 or 5 */
+    ulong address;
+    uint sizes[5];
+    ulong strides[4];
+    uint box[5];
+} tensor_shape;
+
+/* A warp makes the map of a tensor, at `to`. What lies outside the tensor is zeros in a box. scratch: of the warp alone,
+   aligned to MAP_BYTES. */
+static void map_make(__global uchar *to, __local uint *scratch, tensor_shape t) {
     const uint map = local_address(scratch), lane = get_local_id(0) % 32;
     scratch[lane] = 0;
     warp_barrier();
     if (lane == 0) {
-        MAP_SET_64("global_address", "", address);
-        MAP_SET_32("rank", "", 3u); /* one less */
-        MAP_SET_32("box_dim", ", 0", (uint)BOX_COLUMNS);
-        MAP_SET_32("box_dim", ", 1", box_tokens);
-        MAP_SET_32("box_dim", ", 2", 1u);
-        MAP_SET_32("box_dim", ", 3", 1u);
-        MAP_SET_32("global_dim", ", 0", sizes.x);
-        MAP_SET_32("global_dim", ", 1", sizes.y);
-        MAP_SET_32("global_dim", ", 2", sizes.z);
-        MAP_SET_32("global_dim", ", 3", sizes.w);
-        MAP_SET_64("global_stride", ", 0", strides.x);
-        MAP_SET_64("global_stride", ", 1", strides.y);
-        MAP_SET_64("global_stride", ", 2", strides.z);
+        MAP_SET_64("global_address", "", t.address);
+        MAP_SET_32("rank", "", (uint)t.rank - 1);
+        MAP_SET_32("box_dim", ", 0", t.box[0]);
+        MAP_SET_32("box_dim", ", 1", t.box[1]);
+        MAP_SET_32("box_dim", ", 2", t.box[2]);
+        MAP_SET_32("box_dim", ", 3", t.box[3]);
+        MAP_SET_32("global_dim", ", 0", t.sizes[0]);
+        MAP_SET_32("global_dim", ", 1", t.sizes[1]);
+        MAP_SET_32("global_dim", ", 2", t.sizes[2]);
+        MAP_SET_32("global_dim", ", 3", t.sizes[3]);
+        MAP_SET_64("global_stride", ", 0", t.strides[0]);
+        MAP_SET_64("global_stride", ", 1", t.strides[1]);
+        MAP_SET_64("global_stride", ", 2", t.strides[2]);
+        if (t.rank == 5) {
+            MAP_SET_32("box_dim", ", 4", t.box[4]);
+            MAP_SET_32("global_dim", ", 4", t.sizes[4]);
+            MAP_SET_64("global_stride", ", 3", t.strides[3]);
+            MAP_SET_32("element_stride", ", 4", 1u);
+        }
         MAP_SET_32("element_stride", ", 0", 1u);
         MAP_SET_32("element_stride", ", 1", 1u);
         MAP_SET_32("element_stride", ", 2", 1u);
@@ -76,7 +87,7 @@ static void map_acquire(const __global uchar *map) {
     asm volatile(HOPPER "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" : : "l"((ulong)map) : "memory");
 }
 
-/* Begins to copy a box to local memory, at a multiple of 128 bytes. at: its first column, token, head, block. The
+/* Begins to copy a box of 4 dimensions, or 5, to local memory, at a multiple of 128 bytes. at: its first element. The
    barrier's phase waits for its bytes once they are expected. */
 static void box_begin(uint to, const __global uchar *map, int4 at, uint barrier_at) {
     asm volatile(HOPPER "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -85,10 +96,12 @@ static void box_begin(uint to, const __global uchar *map, int4 at, uint barrier_
                  : "r"(to), "l"((ulong)map), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w), "r"(barrier_at)
                  : "memory");
 }
-
-/* Arrives, and lets the phase wait for so many bytes of boxes besides. */
-static void mbarrier_arrive_expecting(uint at, uint bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" : : "r"(at), "r"(bytes) : "memory");
+static void box_begin5(uint to, const __global uchar *map, int4 at, int last, uint barrier_at) {
+    asm volatile(HOPPER "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                        "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
+                 :
+                 : "r"(to), "l"((ulong)map), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w), "r"(last), "r"(barrier_at)
+                 : "memory");
 }
 
 #endif

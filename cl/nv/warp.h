@@ -141,6 +141,10 @@ static void fence_device(void) {
     asm volatile("fence.acq_rel.gpu;" : : : "memory");
 }
 
+static void warp_barrier(void) {
+    asm volatile("bar.warp.sync " ALL_LANES ";" : : : "memory");
+}
+
 /* Bit l: lane l has x. */
 static uint lanes_with(bool x) {
     uint lanes;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Instructions of NVIDIA's GPUs of compute capability 9.0, in the words of the PTX ISA: matrix products of a
- * warpgroup, which is 4 warps from a multiple of 4 on, and barriers in local memory. The driver compiles OpenCL C for
+ * warpgroup, which is 4 warps from a multiple of 4 on. The driver compiles OpenCL C for
  * a target that has none of the products: they are comments for it, behind HOPPER, until runtime/ptx.c shows them to
  * the assembler.
  *
  * A warpgroup has 64 rows of a product, each of its warps 16. The accumulators of warp w, lane l, columns 8 j ..: 4
  * floats as of mma() in nv/warp.h. A product runs on while other instructions do: what it reads and writes is touched
- * after a wait only. Local memory that was written by other instructions it sees after fence_products().
+ * after a wait only. Local memory that was written by other instructions it sees after fence_async().
  */
 #ifndef NV_WARPGROUP_H
 #define NV_WARPGROUP_H
 
-#include "nv/warp.h"
+#include "nv/mbarrier.h"
 
 #define HOPPER "//@SM90A "
 
@@ -93,10 +93,6 @@ static void products_commit(void) {
 #define PRODUCTS_WAIT(columns, c, pending) \
     asm volatile(HOPPER "wgmma.wait_group.sync.aligned " #pending ";" : OPERANDS(columns)(c) : : "memory")
 
-static void fence_products(void) {
-    asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
-}
-
 /*
  * A matrix in local memory: rows of 64 elements, 128 bytes, of which row r has its 16-byte piece i where piece i ^ r %
  * 8 would be; every 8 rows begin at a multiple of 1024, `rows_of_8` further than those before. Where rows are what is
@@ -113,40 +109,10 @@ static ulong matrix_further(ulong matrix, uint bytes) {
     return as_ulong((uint2)(words.x + (bytes >> 4), words.y));
 }
 
-/* A barrier of 8 bytes in local memory: a phase ends when `count` arrivals are there, and the next, of the other
-   parity, begins. */
-static void mbarrier_init(uint at, int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" : : "r"(at), "r"(count) : "memory");
-}
-static void mbarrier_arrive(uint at) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" : : "r"(at) : "memory");
-}
-
-/* Arrives when all copies are done that this work-item began. */
-static void mbarrier_arrive_copied(uint at) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" : : "r"(at) : "memory");
-}
-
-/* Waits for the end of the phase of that parity. The phase before the first has parity 1, and has ended. */
-static void mbarrier_wait(uint at, uint parity) {
-    uint done;
-    do {
-        asm volatile("{ .reg .pred done; mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2; "
-                     "selp.u32 %0, 1, 0, done; }"
-                     : "=r"(done)
-                     : "r"(at), "r"(parity)
-                     : "memory");
-    } while (done == 0);
-}
-
 /* From now on the warps of a warpgroup have that many registers, a multiple of 8: fewer, or more, for which others
    have to have gone down. */
 #define REGISTERS_DOWN_TO(count) asm volatile(HOPPER "setmaxnreg.dec.sync.aligned.u32 " STRING(count) ";")
 #define REGISTERS_UP_TO(count) asm volatile(HOPPER "setmaxnreg.inc.sync.aligned.u32 " STRING(count) ";")
-
-static void warp_barrier(void) {
-    asm volatile("bar.warp.sync " ALL_LANES ";" : : : "memory");
-}
 
 /* A barrier of a warpgroup, whose number is `id`, above 0. */
 static void warpgroup_barrier(int id) {

@@ -119,8 +119,8 @@ PAGEDCL_API pagedcl_status pagedcl_cache_get_desc(const pagedcl_cache *cache, pa
 /*
  * Puts other buffers of the caller's in the place of those that the pool was made with; kernels and operators stay. For
  * tensors of one shape in changing memory. buffers: [num_layers], with the offsets that they had; retained, the array is
- * copied. Commands that were enqueued before keep the old ones. Prefill of tier nv_wgmma is a fifth slower from memory
- * that the pool did not have when the operator was made.
+ * copied. Commands that were enqueued before keep the old ones. Attention of tier nv_wgmma is slower, prefill by a fifth and
+ * decode by more, from memory that the pool did not have when the operator was made.
  * Errors: INVALID_ARGUMENT (the pool is the library's, another offset), BUFFER_TOO_SMALL.
  */
 PAGEDCL_API pagedcl_status pagedcl_cache_set_buffers(pagedcl_cache *cache, const pagedcl_pool_buffers *buffers);

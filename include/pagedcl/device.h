@@ -42,7 +42,7 @@ typedef enum pagedcl_tier {
     PAGEDCL_TIER_PORTABLE = 1, /* OpenCL C 1.2, work-groups sharing tiles through local memory */
     PAGEDCL_TIER_CPU = 2,      /* wide vectors, one work-item a tile, no barriers */
     PAGEDCL_TIER_NV_MMA = 3,   /* matrix instructions of NVIDIA's GPUs, from compute capability 8.0 on */
-    PAGEDCL_TIER_NV_WGMMA = 4, /* nv_mma; prefill by the matrix instructions of Hopper, compute capability 9.0 */
+    PAGEDCL_TIER_NV_WGMMA = 4, /* nv_mma, with the matrix instructions and tensor maps of Hopper, capability 9.0 */
 } pagedcl_tier;
 
 /* "auto", "portable", "cpu", "nv_mma", "nv_wgmma". */

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a warp computes of attention in tier nv_mma: TUNE_WARP_ROWS rows, in tiles of 16, against WARP_KEYS keys, by the
+ * matrix instructions of NVIDIA's GPUs. Where the rows of a work-group are fewer than its warps, as in decode, these
+ * divide the keys; then each has results of its own, which are merged in the end.
+ *
+ * Weights are rounded to the element of V for the product. Where the result is float32 they are cut into two such
+ * parts, and so is q where it was rotated: then nothing is lost.
+ */
+#ifndef NV_ATTN_WARP_H
+#define NV_ATTN_WARP_H
+
+#include "lib/attn_problem.h"
+#include "lib/attn_result.h"
+#include "nv/warp.h"
+
+#if !defined(TUNE_STAGES) || !defined(TUNE_WARP_ROWS)
+#error TUNE_STAGES or TUNE_WARP_ROWS is missing
+#endif
+#define SUB_GROUP
+
+#define ROW_TILES (TUNE_WARP_ROWS / 16)
+#define ROW_WARPS (TUNE_ROWS / TUNE_WARP_ROWS)
+#define KEY_WARPS (TUNE_WG / 32 / ROW_WARPS)
+#define WARP_KEYS (TUNE_KEYS / KEY_WARPS)
+#define KEY_TILES (WARP_KEYS / 8)
+
+/* Sums of products that wait for one another: few tiles have two for each. */
+#define CHAINS (ROW_TILES * KEY_TILES <= 4 ? 2 : 1)
+
+/* Steps of 16 elements through a row, the last filled up with zeros. */
+#define K_STEPS ((HEAD_DIM + 15) / 16)
+#define V_STEPS ((HEAD_DIM_V + 15) / 16)
+
+#include "nv/fragments.h"
+#include "nv/softmax.h"
+
+#if HEAD_DIM % PIECE || HEAD_DIM_V % PIECE
+#error tier nv_mma needs rows of whole 16-byte pieces
+#endif
+
+#define WEIGHT_PARTS (IS_FLOAT32(OUT) ? 2 : 1)
+#define Q_PARTS (IS_FLOAT32(OUT) && ROTARY_DIM > 0 ? 2 : 1)
+/* Fragments of q stay in registers where these are enough. */
+#define Q_IN_REGISTERS (ROW_TILES == 1 && K_STEPS * Q_PARTS <= 8)
+
+/* q in local memory: [Q_PARTS][TUNE_ROWS][Q_PITCH] */
+#define Q_PITCH ((2 * K_STEPS + 1) * 8)
+#define Q_ELEMENTS (Q_PARTS * TUNE_ROWS * Q_PITCH)
+
+/* The keys of a problem's part that some row sees, begin .. end - 1, and the tiles of TUNE_KEYS that they lie in; those
+   that all rows see. */
+typedef struct tile_range {
+    int begin, end;
+    int full_begin, full_end;
+    int start; /* the first tile's first key */
+    int num_tiles;
+} tile_range;
+
+static tile_range tile_range_of(const attn_problem *p) {
+    const int last_row = min(p->first_row + TUNE_ROWS, p->num_rows) - 1;
+    tile_range range;
+    range.begin = max(p->key_begin, problem_low(p, p->first_row));
+    range.end = min(p->key_end, problem_high(p, last_row));
+    range.full_begin = problem_low(p, last_row);
+    range.full_end = min(problem_high(p, p->first_row), WITH_TREE ? p->k_len - p->q_len : p->k_len);
+    range.start = p->key_begin + (range.begin - p->key_begin) / TUNE_KEYS * TUNE_KEYS;
+    range.num_tiles = range.end > range.start ? (range.end - range.start + TUNE_KEYS - 1) / TUNE_KEYS : 0;
+    return range;
+}
+
+/* ---- q ---- */
+
+/* Query rows behind the last are zeros, and so is what fills a row up. They are not scaled: that would round them. Rows
+   that need no rotation are copied asynchronously. */
+static void tile_load_q(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout,
+                        __local ushort *to_q) {
+#if ROTARY_DIM == 0
+    if (((q_layout.x | q_layout.y | q_layout.z) & 7) == 0) {
+#pragma unroll 1
+        for (int i = 0; i < (TUNE_ROWS * 2 * K_STEPS + TUNE_WG - 1) / TUNE_WG; i++) {
+            int piece = get_local_id(0) + i * TUNE_WG;
+            int row = piece / (2 * K_STEPS), d = piece % (2 * K_STEPS) * 8;
+            int known = min(p->first_row + row, p->num_rows - 1);
+            if (row < TUNE_ROWS)
+                copy_begin16(local_address(to_q + row * Q_PITCH + d),
+                             q + layout_at(q_layout, problem_token(p, known), problem_head(p, known)) + d,
+                             p->first_row + row < p->num_rows && d < HEAD_DIM);
+        }
+        return;
+    }
+#endif
+    for (int i = get_local_id(0); i < TUNE_ROWS * 2 * K_STEPS; i += TUNE_WG) {
+        int row = p->first_row + i / (2 * K_STEPS);
+        int d = i % (2 * K_STEPS) * 8;
+        float8 x = 0;
+        if (row < p->num_rows && d < HEAD_DIM)
+            x = rotated8(&p->rotary, q, layout_at(q_layout, problem_token(p, row), problem_head(p, row)), d,
+                         problem_position(p, row));
+        __local ushort *to = to_q + i / (2 * K_STEPS) * Q_PITCH + d;
+        tile_store8(to, x);
+#if Q_PARTS == 2
+        tile_store8(to + TUNE_ROWS * Q_PITCH, x - ROUND8(MATRIX)(x));
+#endif
+    }
+}
+
+/* The fragment of q of one step, for a tile of the warp's rows that begins at `row`. */
+static void load_q_fragment(const __local ushort *q, int row, int part, int step, uint *to) {
+    const __local ushort *from = q + (part * TUNE_ROWS + row) * Q_PITCH + step * 16;
+    const int lane = get_local_id(0) % 32;
+#if CODES
+    const uint2 first = *(const __local uint2 *)(from + lane / 4 * Q_PITCH + lane % 4 * 4);
+    const uint2 second = *(const __local uint2 *)(from + (lane / 4 + 8) * Q_PITCH + lane % 4 * 4);
+    to[0] = first.x;
+    to[1] = second.x;
+    to[2] = first.y;
+    to[3] = second.y;
+#else
+    load_matrices(to, local_address(from + lane_place_rows(lane, Q_PITCH)));
+#endif
+}
+
+#if Q_IN_REGISTERS
+typedef struct q_fragments {
+    uint at[K_STEPS][Q_PARTS][ROW_TILES][4];
+} q_fragments;
+#else
+typedef int q_fragments; /* none */
+#endif
+
+static void load_q_fragments(const __local ushort *q, int warp_row, q_fragments *fragments) {
+#if Q_IN_REGISTERS
+#pragma unroll
+    for (int step = 0; step < K_STEPS; step++)
+#pragma unroll
+        for (int part = 0; part < Q_PARTS; part++)
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++)
+                load_q_fragment(q, warp_row + t * 16, part, step, fragments->at[step][part][t]);
+#else
+    (void)q;
+    (void)warp_row;
+    (void)fragments;
+#endif
+}
+
+/* ---- products ---- */
+
+/* The products of the warp's rows and keys. */
+static void tile_products(const __local ushort *q, int warp_row, const q_fragments *fragments,
+                          const __local ushort *keys, float (*scores)[KEY_TILES][4]) {
+    const uint at = lane_keys(keys);
+    float sums[CHAINS][ROW_TILES][KEY_TILES][4];
+#pragma unroll
+    for (int i = 0; i < CHAINS * ROW_TILES * KEY_TILES * 4; i++)
+        sums[i / 4 / KEY_TILES / ROW_TILES][i / 4 / KEY_TILES % ROW_TILES][i / 4 % KEY_TILES][i % 4] = 0;
+#pragma unroll
+    for (int step = 0; step < K_STEPS; step++) {
+        uint a[Q_PARTS][ROW_TILES][4];
+#pragma unroll
+        for (int part = 0; part < Q_PARTS; part++)
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++)
+#if Q_IN_REGISTERS
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    a[part][t][e] = fragments->at[step][part][t][e];
+#else
+                load_q_fragment(q, warp_row + t * 16, part, step, a[part][t]);
+#endif
+#pragma unroll
+        for (int n = 0; n < KEY_TILES / 2; n++) {
+            uint b[4];
+            load_keys(b, at, n, step);
+#pragma unroll
+            for (int part = 0; part < Q_PARTS; part++)
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+                    mma(sums[step % CHAINS][t][2 * n], a[part][t], b[0], b[1]);
+                    mma(sums[step % CHAINS][t][2 * n + 1], a[part][t], b[2], b[3]);
+                }
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                scores[t][n][e] = sums[0][t][n][e] + (CHAINS == 2 ? sums[CHAINS - 1][t][n][e] : 0);
+}
+
+/* Whether a value of the warp's keys is infinite or NaN. */
+static bool has_special_value(const __local ushort *values) {
+    enum { PIECES = HEAD_DIM_V / PIECE };
+    bool special = false;
+    for (int i = get_local_id(0) % 32; i < WARP_KEYS * PIECES; i += 32)
+        special = special || piece_is_special(values + V_PLACE(i / PIECES, i % PIECES) / 2);
+    return any_lane(special);
+}
+
+/* acc += weights * values, where a value that a row does not see may be NaN: its zero weight must not meet it. */
+static void accumulate_seen(lane_rows *own, float (*weights)[KEY_TILES][4], const __local ushort *values) {
+    const int lane = get_local_id(0) % 32;
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++)
+            for (int j = 0; j < 8; j++) {
+                /* Both neighbours are asked: an index that varies would put the weights into memory. */
+                int source = (lane & ~3) | j / 2;
+                float even[2] = {from_lane(weights[t][n][0], source), from_lane(weights[t][n][2], source)};
+                float odd[2] = {from_lane(weights[t][n][1], source), from_lane(weights[t][n][3], source)};
+                float weight[2] = {j % 2 ? odd[0] : even[0], j % 2 ? odd[1] : even[1]};
+#pragma unroll
+                for (int d = 0; d < V_STEPS * 2; d++)
+#pragma unroll
+                    for (int e = 0; e < 4; e++) {
+                        float sum = own->acc[t][d][e] + weight[e / 2] * value_at(values, n * 8 + j, result_column(d, e));
+                        own->acc[t][d][e] = weight[e / 2] == 0 ? own->acc[t][d][e] : sum;
+                    }
+            }
+}
+
+/* acc += weights * values, 16 keys at a time. */
+static void accumulate(lane_rows *own, float (*weights)[KEY_TILES][4], const __local ushort *values) {
+    const uint at = lane_values(values);
+#pragma unroll
+    for (int k = 0; k < KEY_TILES / 2; k++) {
+        uint a[WEIGHT_PARTS][ROW_TILES][4];
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float2 x = (float2)(weights[t][2 * k + i / 2][i % 2 * 2], weights[t][2 * k + i / 2][i % 2 * 2 + 1]);
+                a[0][t][i] = pack(x.x, x.y);
+#if WEIGHT_PARTS == 2
+                float2 rest = x - unpack(a[0][t][i]);
+                a[1][t][i] = pack(rest.x, rest.y);
+#endif
+            }
+#pragma unroll
+        for (int d = 0; d < V_STEPS; d++) {
+            uint b[4];
+            load_values(b, at, k, d);
+#pragma unroll
+            for (int part = 0; part < WEIGHT_PARTS; part++)
+#pragma unroll
+                for (int t = 0; t < ROW_TILES; t++) {
+                    mma(own->acc[t][2 * d], a[part][t], b[0], b[1]);
+                    mma(own->acc[t][2 * d + 1], a[part][t], b[2], b[3]);
+                }
+        }
+    }
+}
+
+/* ---- scales ---- */
+
+#if ROW_SCALED
+/* Products times their keys' scales. */
+static void scale_products(const __local float *scales, float (*products)[KEY_TILES][4]) {
+    const int lane = get_local_id(0) % 32;
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; n++) {
+        const float2 scale = *(const __local float2 *)(scales + n * 8 + lane % 4 * 2);
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                products[t][n][e] *= e % 2 ? scale.y : scale.x;
+    }
+}
+
+/* Weights times their values' scales, of which the warp's largest up to now is about 1: so none is too large or too
+   small for an element. Results count *unit times, a power of two; returns what those before count now. */
+static float scale_weights(const __local float *scales, float *unit, float (*weights)[KEY_TILES][4]) {
+    const int lane = get_local_id(0) % 32;
+    float2 scale[KEY_TILES];
+    float largest = 0;
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; n++) {
+        scale[n] = *(const __local float2 *)(scales + n * 8 + lane % 4 * 2);
+        largest = isfinite(scale[n].x) ? fmax(largest, scale[n].x) : largest;
+        largest = isfinite(scale[n].y) ? fmax(largest, scale[n].y) : largest;
+    }
+    largest = fmax(largest, from_lane_xor(largest, 1));
+    largest = fmax(largest, from_lane_xor(largest, 2));
+    const float before = *unit;
+    *unit = fmax(before, as_float(as_uint(largest) & 0x7f800000));
+    const float inverse = *unit == 0 ? 0 : 1 / *unit;
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                /* A value that a row does not see may have any scale. */
+                const float weight = weights[t][n][e] * ((e % 2 ? scale[n].y : scale[n].x) * inverse);
+                weights[t][n][e] = weights[t][n][e] == 0 ? 0 : weight;
+            }
+    return before * inverse;
+}
+#endif
+
+/* ---- a tile ---- */
+
+/* What becomes of products on their way to the softmax. */
+typedef struct score_scale {
+    bool is_late; /* the softmax scales them, which costs nothing */
+    float first, late;
+} score_scale;
+
+/* The scale is left to the softmax, unless something comes between, or it would turn the order round. */
+static score_scale score_scale_of(const attn_problem *p) {
+#if CODES && !ROW_SCALED
+    const float all = p->mask.scale.x * p->keys.k.scale;
+#else
+    const float all = p->mask.scale.x;
+#endif
+    const bool late = (WITH_SOFTCAP | WITH_ALIBI) == 0 && all > 0;
+    return (score_scale){late, late ? 1 : all, late ? all : 1};
+}
+
+/* What results count in the beginning. */
+static float first_unit(const attn_problem *p) {
+#if CODES && !ROW_SCALED
+    return p->keys.v.scale;
+#else
+    (void)p;
+    return ROW_SCALED ? 0 : 1;
+#endif
+}
+
+/* The warp's keys of a tile, in local memory. */
+typedef struct warp_keys {
+    const __local ushort *keys, *values; /* their rows */
+#if ROW_SCALED
+    const __local float *key_scales, *value_scales;
+#endif
+    int first;        /* the position of the first */
+    bool partly_seen; /* some row may not see some key */
+    bool whole;       /* no row is outside the range */
+} warp_keys;
+
+/* Adds keys to a warp's results, which count *unit times. */
+static void add_keys(const attn_problem *p, const __local ushort *q, int warp_row, const q_fragments *fragments,
+                     warp_keys k, score_scale scale, float *unit, lane_rows *own) {
+    float scores[ROW_TILES][KEY_TILES][4];
+    tile_products(q, warp_row, fragments, k.keys, scores);
+#if ROW_SCALED
+    scale_products(k.key_scales, scores);
+#endif
+    if (!scale.is_late || k.partly_seen || !k.whole)
+        tile_scores(p, warp_row, k.first, scale.first, scores);
+    float rescale[ROW_TILES][2];
+    bool changed = tile_softmax(own, scale.late, scores, rescale);
+#if ROW_SCALED
+    const float rescale_unit = scale_weights(k.value_scales, unit, scores);
+    changed = changed || rescale_unit != 1;
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            rescale[t][r] *= rescale_unit;
+#else
+    (void)unit;
+#endif
+    if (changed)
+        rows_rescale(own, rescale);
+    if (k.partly_seen && has_special_value(k.values))
+        accumulate_seen(own, scores, k.values);
+    else
+        accumulate(own, scores, k.values);
+}
+
+#endif

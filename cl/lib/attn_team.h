@@ -331,7 +331,7 @@ static void team_store(const attn_problem *p, const attn_result_target *target, 
 static void team_run_ahead(const attn_problem *p, team_range range, team_range full, tile_memory m, bool few,
                            team_state *state) {
     int blocks[RUNS];
-    team_rows keys, values;
+    team_rows keys, values, next_keys, next_values;
     if (range.start >= range.end)
         return;
     team_find(p, range.start, blocks);
@@ -340,14 +340,15 @@ static void team_run_ahead(const attn_problem *p, team_range range, team_range f
     team_find(p, range.start + TUNE_KEYS, blocks);
     for (int first = range.start; first < range.end; first += TUNE_KEYS) {
         const bool masked = WITH_GUARD || first < full.begin || first + TUNE_KEYS > full.end;
+        team_read(p, &p->keys.k, HEAD_DIM, first + TUNE_KEYS, range, blocks, &next_keys);
+        team_read(p, &p->keys.v, HEAD_DIM_V, first + TUNE_KEYS, range, blocks, &next_values);
+        team_find(p, first + 2 * TUNE_KEYS, blocks);
 #pragma unroll
         for (int c = 0; c < TEAM_KEYS; c += CHUNK_KEYS) {
             float8 k[CHUNK_KEYS];
 #pragma unroll
             for (int i = 0; i < CHUNK_KEYS; i++)
                 k[i] = team_decode(&keys, c + i, p->keys.k.scale);
-            if (c + CHUNK_KEYS == TEAM_KEYS)
-                team_read(p, &p->keys.k, HEAD_DIM, first + TUNE_KEYS, range, blocks, &keys);
             team_products(k, c, CHUNK_KEYS, m, few);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
@@ -365,8 +366,8 @@ static void team_run_ahead(const attn_problem *p, team_range range, team_range f
             for (int i = 0; i < TEAM_KEYS; i++)
                 team_accumulate(team_decode(&values, i, p->keys.v.scale), i, m, false, few, state->acc);
         }
-        team_read(p, &p->keys.v, HEAD_DIM_V, first + TUNE_KEYS, range, blocks, &values);
-        team_find(p, first + 2 * TUNE_KEYS, blocks);
+        keys = next_keys;
+        values = next_values;
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decode attention, tier nv_mma: a work-group takes one problem after the other, each a part of the keys of one sequence
+ * Decode attention, tier nv_wgmma: a work-group takes one problem after the other, each a part of the keys of one sequence
  * (or of what several have in common), for TUNE_ROWS rows and one KV head. Its warps divide the keys: each streams its own
  * (nv/stream.h) and needs no other one until the problem ends. Then their results are merged, and where the part was
  * the last of its sequence to end, those of the parts (nv/merge.h).

@@ -35,8 +35,7 @@
 #endif
 
 /* Problems that some warp may need: that which is worked on and two before it, those whose keys are on their way, and one
-   ahead. A problem is
-   its number, below 0 when none is left, and the ints of its work item and its record. */
+   ahead. A problem is its number, below 0 when none is left, and the ints of its work item and its record. */
 #define STREAM_PROBLEMS (TUNE_STAGES + 4)
 #define PROBLEM_INTS (1 + WORK_INTS + RECORD_INTS)
 
@@ -93,13 +92,13 @@ static uint stream_barrier(const key_stream *s, int stage) {
     return local_address(s->m.barriers + get_local_id(0) / 32 * TUNE_STAGES + stage);
 }
 
-/* ---- problems ---- */
-
 /* Loads the block of the lane's box of the next tile's keys. */
 static void stream_find_block(key_stream *s) {
     const int first = s->first + (int)get_local_id(0) % KEY_BOXES * BOX_TOKENS, position = max(first, s->begin);
     s->block = position < min(first + BOX_TOKENS, s->p.key_end) ? s->p.table[position / BLOCK_SIZE] : -1;
 }
+
+/* ---- problems ---- */
 
 static uint problem_barrier(const key_stream *s, int round) {
     return local_address(s->m.barriers + KEY_WARPS * TUNE_STAGES + round % STREAM_PROBLEMS);

@@ -155,7 +155,7 @@ static pagedcl_status build_source(pagedcl_device *device, build *b) {
 static pagedcl_status build_through_disk(pagedcl_device *device, build *b) {
     if (device->cache_dir == NULL || device->quirks.keeps_programs)
         return build_source(device, b);
-    char *key = pcl_disk_key(&device->info, b->desc);
+    char *key = pcl_disk_key(&device->info, b->desc, b->for_hopper);
     if (key == NULL)
         return pcl_fail(PAGEDCL_OUT_OF_MEMORY, "no memory for the cache key of %s", b->desc->name);
     unsigned char *binary = NULL;

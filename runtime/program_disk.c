@@ -22,7 +22,7 @@ typedef struct entry_header {
     uint64_t checksum; /* of the key and the binary */
 } entry_header;
 
-static const char entry_magic[8] = "PCLPRG01";
+static const char entry_magic[8] = "PCLPRG02";
 
 /* FNV-1a, 64 bits. */
 static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size) {
@@ -34,14 +34,15 @@ static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size) {
 
 static const uint64_t hash_start = UINT64_C(0xcbf29ce484222325);
 
-char *pcl_disk_key(const pagedcl_device_info *info, const pagedcl_program_desc *desc) {
+char *pcl_disk_key(const pagedcl_device_info *info, const pagedcl_program_desc *desc, bool for_hopper) {
     const char *options = desc->options != NULL ? desc->options : "";
     size_t source_size = strlen(desc->source);
     uint64_t source_hash = hash_bytes(hash_start, desc->source, source_size);
-#define KEY_FORMAT "pagedcl %s\nplatform %s\n%s\ndevice %s\n%s\n%s\ndriver %s\noptions %s\nsource %zu %016" PRIx64 "\n"
+#define KEY_FORMAT \
+    "pagedcl %s\nplatform %s\n%s\ndevice %s\n%s\n%s\ndriver %s\noptions %s\nfor Hopper %d\nsource %zu %016" PRIx64 "\n"
 #define KEY_FIELDS                                                                                        \
     PAGEDCL_VERSION_STRING, info->platform_name, info->platform_version, info->device_name, info->vendor, \
-        info->device_version, info->driver_version, options, source_size, source_hash
+        info->device_version, info->driver_version, options, for_hopper, source_size, source_hash
     int length = snprintf(NULL, 0, KEY_FORMAT, KEY_FIELDS);
     char *key = length < 0 ? NULL : malloc((size_t)length + 1);
     if (key != NULL)

@@ -8,15 +8,16 @@
 
 #include <pagedcl/program.h>
 
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef enum pcl_disk_result { PCL_DISK_HIT, PCL_DISK_MISS, PCL_DISK_DAMAGED } pcl_disk_result;
 
 /*
- * The key of a program on a device: library version, platform, device, driver, options, and length and hash of the
- * source. The caller's to free; NULL when memory is short.
+ * The key of a program on a device: library version, platform, device, driver, options, whether runtime/ptx.h changes
+ * it, and length and hash of the source. The caller's to free; NULL when memory is short.
  */
-char *pcl_disk_key(const pagedcl_device_info *info, const pagedcl_program_desc *desc);
+char *pcl_disk_key(const pagedcl_device_info *info, const pagedcl_program_desc *desc, bool for_hopper);
 
 /* Reads the entry of `key`. On a hit *binary is the caller's to free. */
 pcl_disk_result pcl_disk_load(const char *dir, const char *key, unsigned char **binary, size_t *size);

@@ -137,9 +137,9 @@ Test(program, key_names_everything_a_program_depends_on) {
     strcpy(info.device_version, "OpenCL 1.2");
     strcpy(info.driver_version, "A");
     pagedcl_program_desc desc = {"name", "source", "-DX=1"};
-    char *key = pcl_disk_key(&info, &desc);
+    char *key = pcl_disk_key(&info, &desc, false);
     cr_assert(key && strstr(key, PAGEDCL_VERSION_STRING), "%s", key);
-    char *again = pcl_disk_key(&info, &desc);
+    char *again = pcl_disk_key(&info, &desc, false);
     cr_assert_str_eq(key, again);
     free(again);
 
@@ -148,17 +148,20 @@ Test(program, key_names_everything_a_program_depends_on) {
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
         char first = fields[i][0];
         fields[i][0] = 'B';
-        char *other = pcl_disk_key(&info, &desc);
+        char *other = pcl_disk_key(&info, &desc, false);
         cr_assert_str_neq(key, other, "field %zu does not reach the key", i);
         free(other);
         fields[i][0] = first;
     }
     pagedcl_program_desc descs[] = {{"name", "source", "-DX=2"}, {"name", "sourcf", "-DX=1"}, {"name", "source", NULL}};
     for (size_t i = 0; i < 3; i++) {
-        char *other = pcl_disk_key(&info, &descs[i]);
+        char *other = pcl_disk_key(&info, &descs[i], false);
         cr_assert_str_neq(key, other, "program %zu", i);
         free(other);
     }
+    char *hopper = pcl_disk_key(&info, &desc, true);
+    cr_assert_str_neq(key, hopper);
+    free(hopper);
     free(key);
 }
 

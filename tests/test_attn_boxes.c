@@ -17,13 +17,7 @@
 /* On the device's own tier: the others do nothing special here. */
 static void check_cases(const attn_case *cases, size_t count) {
     pagedcl_device *device = fixture_open();
-    for (size_t i = 0; i < count; i++) {
-        attn_problem p = attn_problem_create(&cases[i], i + 1);
-        attn_result result = attn_solve(device, PAGEDCL_TIER_AUTO, &p);
-        attn_expect_reference(&p, &result, cases[i].name);
-        attn_result_destroy(&result);
-        attn_problem_destroy(&p);
-    }
+    attn_check_cases_on(device, PAGEDCL_TIER_AUTO, cases, count);
     pagedcl_device_destroy(device);
 }
 

@@ -291,6 +291,16 @@ void attn_on_every_tier(pagedcl_device *device, const attn_problem *problem, att
     }
 }
 
+void attn_check_cases_on(pagedcl_device *device, pagedcl_tier tier, const attn_case *cases, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        attn_problem problem = attn_problem_create(&cases[i], i + 1);
+        attn_result result = attn_solve(device, tier, &problem);
+        attn_expect_reference(&problem, &result, cases[i].name);
+        attn_result_destroy(&result);
+        attn_problem_destroy(&problem);
+    }
+}
+
 void attn_check_cases(const attn_case *cases, size_t count) {
     pagedcl_device *device = fixture_open();
     for (size_t i = 0; i < count; i++) {

@@ -60,7 +60,8 @@ attn_check attn_expect_reference;
 /* Solves the problem on every tier and checks each result. */
 void attn_on_every_tier(pagedcl_device *device, const attn_problem *problem, attn_check *check);
 
-/* Solves a table of cases on every tier and compares with the reference. */
+/* Solves a table of cases on every tier and compares with the reference; or on one tier. */
 void attn_check_cases(const attn_case *cases, size_t count);
+void attn_check_cases_on(pagedcl_device *device, pagedcl_tier tier, const attn_case *cases, size_t count);
 
 #endif

@@ -206,16 +206,11 @@ static bool is_wgmma(const pagedcl_attn *attn, pcl_attn_kernel which) {
     return which == PCL_ATTN_VARLEN && attn->desc.tier == PAGEDCL_TIER_NV_WGMMA;
 }
 
-bool pcl_attn_streams(const pagedcl_attn *attn) {
-    int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
-    return pcl_attn_has_maps(attn) && pcl_attn_tune_stream(local_memory, &attn->desc).stages > 0;
-}
-
 /* The kernel of an operator that stands for `which`. */
 static const char *kernel_name(const pagedcl_attn *attn, pcl_attn_kernel which) {
     if (is_wgmma(attn, which))
         return "attn_varlen_wgmma";
-    return which == PCL_ATTN_DECODE && pcl_attn_streams(attn) ? "attn_decode_stream" : kernel_names[which];
+    return which == PCL_ATTN_DECODE && attn->streams ? "attn_decode_stream" : kernel_names[which];
 }
 
 /* The macros that all kernels of the operator share. */
@@ -274,7 +269,7 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     if (is_wgmma(attn, which)) {
         variant->for_hopper = true;
         pcl_variant_int(variant, "WITH_MAPS", pcl_attn_has_maps(attn));
-    } else if (which == PCL_ATTN_DECODE && pcl_attn_streams(attn)) {
+    } else if (which == PCL_ATTN_DECODE && attn->streams) {
         variant->for_hopper = true;
     }
     bool small_thread =
@@ -312,10 +307,17 @@ static bool take_tuning(pagedcl_attn *attn) {
     return taken;
 }
 
+/* Whether decode of the operator's tier is attn_decode_stream. */
+static bool can_stream(const pagedcl_attn *attn) {
+    int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
+    return pcl_attn_has_maps(attn) && pcl_attn_tune_stream(local_memory, &attn->desc).stages > 0;
+}
+
 /* The variants with work-groups of that size, or as the device's tuning database has them; false: it has nothing. */
 static bool name_variants(pagedcl_attn *attn, int32_t work_group, bool tuned) {
     const pagedcl_attn_desc *desc = &attn->desc;
     const pagedcl_device_info *info = &attn->device->info;
+    attn->streams = can_stream(attn);
     int32_t group = desc->num_heads / desc->num_kv_heads;
     int32_t small = work_group < SMALL_WORK_GROUP ? work_group : SMALL_WORK_GROUP;
     /* Accumulators of more rows than that do not fit the registers of Intel's GPUs. */
@@ -324,8 +326,8 @@ static bool name_variants(pagedcl_attn *attn, int32_t work_group, bool tuned) {
         int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
         attn->tuning[PCL_ATTN_VARLEN] = is_wgmma(attn, PCL_ATTN_VARLEN) ? pcl_attn_tune_wgmma(local_memory, desc)
                                                                         : pcl_attn_tune_nv(local_memory, desc, true);
-        attn->tuning[PCL_ATTN_DECODE] = pcl_attn_streams(attn) ? pcl_attn_tune_stream(local_memory, desc)
-                                                               : pcl_attn_tune_nv(local_memory, desc, false);
+        attn->tuning[PCL_ATTN_DECODE] =
+            attn->streams ? pcl_attn_tune_stream(local_memory, desc) : pcl_attn_tune_nv(local_memory, desc, false);
     } else if (desc->tier == PAGEDCL_TIER_CPU) {
         int lanes = attn->device->float_lanes;
         attn->tuning[PCL_ATTN_VARLEN] = pcl_attn_tune_cpu(lanes, desc, PCL_MAX_CPU_ROWS, PCL_MAX_CPU_ROWS);

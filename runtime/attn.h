@@ -26,11 +26,9 @@ struct pagedcl_attn {
     pcl_attn_tuning tuning[PCL_ATTN_KERNELS];
     pcl_variant variants[PCL_ATTN_KERNELS];
     cl_program programs[PCL_ATTN_KERNELS];
-    cl_mem maps; /* tensor maps of the cache's layers (attn_maps.h), or NULL */
+    bool streams; /* its decode kernel is attn_decode_stream */
+    cl_mem maps;  /* tensor maps of the cache's layers (attn_maps.h), or NULL */
 };
-
-/* Whether the operator's decode kernel is attn_decode_stream. */
-bool pcl_attn_streams(const pagedcl_attn *attn);
 
 /* One more owner; pagedcl_attn_destroy drops it. */
 pagedcl_attn *pcl_attn_retain(pagedcl_attn *attn);

@@ -173,7 +173,7 @@ static pagedcl_status enqueue_decode(const pagedcl_attn *attn, const pagedcl_pla
     set_new(args, args->q.mem, &arguments);
     const pcl_attn_tuning *tuning = &attn->tuning[PCL_ATTN_DECODE];
     int64_t groups = plan->batch.num_work, columns = attn->desc.num_kv_heads / heads_at_once(attn, plan);
-    if (pcl_attn_streams(attn)) {
+    if (attn->streams) {
         int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
         int64_t at_once = pcl_attn_stream_groups(local_memory, &attn->desc, tuning);
         pcl_argument_mem(&arguments, plan->counters);

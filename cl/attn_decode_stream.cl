@@ -2,8 +2,8 @@
 /*
  * Decode attention as attn_decode, on GPUs of compute capability 9.0, whose warps fetch keys by boxes of tensor maps
  * (all_maps, from record first_map on: those of the layer). A work-group takes one part of the keys of one sequence, for
- * one tile of rows and one KV head, after the other: as many are launched as run at once, and each takes the next that
- * is left (counters). They merge the parts themselves.
+ * one tile of rows and one KV head, after the other: as many are launched as run at once, and each takes the next that is
+ * left (counters). They merge the parts themselves.
  */
 #define WITH_PAGED 1
 #define WITH_APPEND 1
@@ -12,8 +12,8 @@
 
 __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
 attn_decode_stream(const __global int *plan, int2 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
-                   ROTARY_PARAMS, MASK_PARAMS, RESULT_PARAMS, PARTIAL_PARAMS, NEW_PARAMS,
-                   __global int *counters, const __global uchar *all_maps, int first_map) {
+                   ROTARY_PARAMS, MASK_PARAMS, RESULT_PARAMS, PARTIAL_PARAMS, NEW_PARAMS, __global int *counters,
+                   const __global uchar *all_maps, int first_map) {
     __local uint4 stages[STREAM_BYTES / 16] __attribute__((aligned(1024)));
     __local uint4 q_rows[TUNE_STAGES * Q_ELEMENTS / 8];
     __local ulong barriers[STREAM_BARRIERS];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor maps of a layer's pool, for attn_varlen_wgmma and attn_decode_stream: a record for each of its segments (nv/pool_maps.h), from
- * record `first` on. The last segment has the blocks that the others leave of num_blocks; a parameter behind it is
- * another's memory, whose record is not used.
+ * Tensor maps of a layer's pool, for attn_varlen_wgmma and attn_decode_stream: a record for each of its segments
+ * (nv/pool_maps.h), from record `first` on. The last segment has the blocks that the others leave of num_blocks; a
+ * parameter behind it is another's memory, whose record is not used.
  *
  * Launch: NUM_SEGMENTS work-groups of 32.
  */

@@ -73,8 +73,7 @@ static tile_range tile_range_of(const attn_problem *p) {
 
 /* Query rows behind the last are zeros, and so is what fills a row up. They are not scaled: that would round them. Rows
    that need no rotation are copied asynchronously. */
-static void tile_load_q(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout,
-                        __local ushort *to_q) {
+static void tile_load_q(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, __local ushort *to_q) {
 #if ROTARY_DIM == 0
     if (((q_layout.x | q_layout.y | q_layout.z) & 7) == 0) {
 #pragma unroll 1
@@ -217,7 +216,8 @@ static void accumulate_seen(lane_rows *own, float (*weights)[KEY_TILES][4], cons
                 for (int d = 0; d < V_STEPS * 2; d++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) {
-                        float sum = own->acc[t][d][e] + weight[e / 2] * value_at(values, n * 8 + j, result_column(d, e));
+                        float sum =
+                            own->acc[t][d][e] + weight[e / 2] * value_at(values, n * 8 + j, result_column(d, e));
                         own->acc[t][d][e] = weight[e / 2] == 0 ? own->acc[t][d][e] : sum;
                     }
             }

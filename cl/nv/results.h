@@ -26,8 +26,7 @@ typedef struct results_memory {
 
 /* A warp's part of the results, which count `unit` times, to local memory: that of the warps with the key_warp-th keys,
    from the row warp_row on. */
-static void share_results(const lane_rows *own, float unit, results_memory m, int key_warp,
-                          int warp_row) {
+static void share_results(const lane_rows *own, float unit, results_memory m, int key_warp, int warp_row) {
     const int lane = get_local_id(0) % 32;
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++)
@@ -46,7 +45,8 @@ static void share_results(const lane_rows *own, float unit, results_memory m, in
                 const float *x = &own->acc[t][d][2 * r];
 #if CODES
                 const float *y = &own->acc[t][d + 1][2 * r];
-                *(__local float4 *)(result + result_place(row, result_column(d, 0))) = (float4)(x[0], y[0], x[1], y[1]) * unit;
+                *(__local float4 *)(result + result_place(row, result_column(d, 0))) =
+                    (float4)(x[0], y[0], x[1], y[1]) * unit;
 #else
                 *(__local float2 *)(result + result_place(row, result_column(d, 0))) = (float2)(x[0], x[1]) * unit;
 #endif

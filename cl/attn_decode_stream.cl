@@ -15,10 +15,11 @@ attn_decode_stream(const __global int *plan, int2 sections, const __global STORA
                    ROTARY_PARAMS, MASK_PARAMS, RESULT_PARAMS, PARTIAL_PARAMS, NEW_PARAMS, __global int *counters,
                    const __global uchar *all_maps, int first_map) {
     __local uint4 stages[STREAM_BYTES / 16] __attribute__((aligned(1024)));
-    __local uint4 q_rows[TUNE_STAGES * Q_ELEMENTS / 8];
+    __local uint4 q_rows[STREAM_Q * Q_ELEMENTS / 8];
     __local ulong barriers[STREAM_BARRIERS];
     __local int problems[STREAM_PROBLEMS * PROBLEM_INTS];
-    __local float sums[KEY_WARPS * TUNE_ROWS * 2], ends[TUNE_ROWS * 2], merge[2 * MERGE_FLOATS];
+    __local float sums[2 * KEY_WARPS * TUNE_ROWS * 2] __attribute__((aligned(8)));
+    __local float merge[2 * MERGE_FLOATS];
     const keys_source keys = KEYS_SOURCE;
     const rotary_source rotary = ROTARY_SOURCE;
     const new_source fresh = NEW_SOURCE;
@@ -31,6 +32,6 @@ attn_decode_stream(const __global int *plan, int2 sections, const __global STORA
     p.mask = mask;
     const stream_source from = {plan, sections, q, q_layout, counters, all_maps + (long)first_map * MAPS_RECORD};
     const stream_memory memory = {
-        {(__local uchar *)stages, (__local ushort *)q_rows, problems, barriers}, sums, ends, merge};
+        {(__local uchar *)stages, (__local ushort *)q_rows, problems, barriers, merge}, sums};
     attn_stream(&p, from, memory, target);
 }

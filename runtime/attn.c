@@ -114,9 +114,8 @@ static pagedcl_status read_scores(pagedcl_attn_desc *own) {
     return PAGEDCL_SUCCESS;
 }
 
-/* Why a tier for NVIDIA's GPUs does not serve an operator; NULL when it does. */
-static const char *nv_mma_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
-    int64_t local_memory = pcl_nv_local_memory(device->nv_capability);
+/* Why a tier for NVIDIA's GPUs does not serve an operator; NULL when it does. The first part: by its dtypes. */
+static const char *nv_dtype_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
     if (device->nv_capability < PCL_NV_MMA_CAPABILITY)
         return "it needs an NVIDIA GPU of compute capability 8.0";
     const bool codes = pcl_dtype_is_quantized(desc->kv_dtype);
@@ -126,6 +125,15 @@ static const char *nv_mma_refusal(const pagedcl_device *device, const pagedcl_at
         return "it needs keys of q's dtype or of 8 bits";
     if (desc->kv_dtype == PAGEDCL_FLOAT8_E4M3 && device->nv_capability < PCL_NV_E4M3_CAPABILITY)
         return "it needs an NVIDIA GPU of compute capability 8.9 for float8_e4m3";
+    return NULL;
+}
+
+static const char *nv_mma_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
+    int64_t local_memory = pcl_nv_local_memory(device->nv_capability);
+    const bool codes = pcl_dtype_is_quantized(desc->kv_dtype);
+    const char *refusal = nv_dtype_refusal(device, desc);
+    if (refusal != NULL)
+        return refusal;
     /* Rows of whole 16-byte pieces; codes of longer ones, which are converted, take more registers than there are. */
     const int32_t piece = codes ? 16 : 8, most = codes ? 128 : 256;
     if (desc->head_dim % piece != 0 || desc->head_dim_v % piece != 0 || desc->head_dim > most ||
@@ -145,9 +153,14 @@ static const char *nv_wgmma_refusal(const pagedcl_device *device, const pagedcl_
     if (desc->kv_dtype != desc->q_dtype)
         return "it needs q and keys of one dtype";
     if (desc->paths == PAGEDCL_PATH_DECODE) {
+        /* Up to latent attention, whose results fill the registers. */
+        enum { MOST_K = 576, MOST_V = 512 };
+        if (desc->head_dim % 8 != 0 || desc->head_dim_v % 8 != 0 || desc->head_dim > MOST_K ||
+            desc->head_dim_v > MOST_V)
+            return "for decode alone it needs multiples of 8, up to 576 in head_dim and 512 in head_dim_v";
         if (!pcl_pool_has_maps(desc->cache) || pcl_attn_tune_stream(local_memory, desc).stages == 0)
             return "for decode alone it needs blocks of 8 tokens or a multiple, and strides of whole 16 bytes";
-        return nv_mma_refusal(device, desc);
+        return nv_dtype_refusal(device, desc);
     }
     if (desc->out_dtype != desc->q_dtype)
         return "it needs q and the output of one dtype";

@@ -185,18 +185,22 @@ static int64_t nv_tile_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_
     /* Of each row its address, and where it has a scale of its own that one's, and the scale. */
     int64_t row = r.scaled ? 20 : 8;
     return most(ring, key_warps * rows * r.result_bytes) + r.q_parts * rows * r.q_pitch * 2 +
-           tuning->stages * keys * 2 * row + 4 + (key_warps * 8 + 12) * rows + 4;
+           tuning->stages * keys * 2 * row + 4 + key_warps * 8 * rows + 8;
 }
+
+/* HELPERS of cl/nv/stream.h. */
+enum { STREAM_HELPERS = 64 };
 
 /* What cl/attn_decode_stream.cl declares, in bytes. */
 static int64_t stream_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
     const nv_rows r = nv_rows_of(desc);
-    const int64_t rows = tuning->rows, warps = tuning->work_group / 32, stages = tuning->stages;
-    const int64_t panel = tuning->keys / warps * 128, problem = 17 * 4 + 8, panels_end = 1024;
+    const int64_t rows = tuning->rows, warps = (tuning->work_group - STREAM_HELPERS) / 32, stages = tuning->stages;
+    const int64_t panel_row = 128, problem = 17 * 4 + 8, panels_end = 1024;
     const int64_t panels = (desc->head_dim + 63) / 64 + (is_v_in_k(desc) ? 0 : (desc->head_dim_v + 63) / 64);
-    const int64_t stage = (most(panels * panel, rows * r.result_bytes) + panels_end - 1) / panels_end * panels_end;
-    return stages * (warps * (stage + 8) + r.q_parts * rows * r.q_pitch * 2) + (stages + 4) * problem +
-           (warps + 1) * rows * 8 + 2 * (rows * 12 + 4);
+    const int64_t filled = most(tuning->keys / warps * panels * panel_row, rows * r.result_bytes);
+    const int64_t stage = warps * ((filled + panels_end - 1) / panels_end * panels_end) + 2 * 8;
+    return stages * stage + (stages + 2) * r.q_parts * rows * r.q_pitch * 2 + (stages + 4) * problem + 4 * 8 +
+           2 * warps * rows * 8 + 2 * (rows * 8 + 8);
 }
 
 int32_t pcl_attn_stream_groups(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *tuning) {
@@ -237,14 +241,19 @@ pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *
 }
 
 pcl_attn_tuning pcl_attn_tune_stream(int64_t local_memory, const pagedcl_attn_desc *desc) {
-    enum { GROUPS = 2, MOST_STAGES = 6, WANTED_STAGES = 3 };
-    pcl_attn_tuning tuning = {.work_group = 128, .rows = 16, .few_rows = 16, .warp_rows = 16, .keys = 64};
-    tuning.stages = MOST_STAGES;
-    /* While one work-group ends a problem another one streams. */
-    while (tuning.stages > WANTED_STAGES && pcl_attn_stream_groups(local_memory, desc, &tuning) < GROUPS)
-        tuning.stages--;
-    while (tuning.stages > 0 && stream_memory(&tuning, desc) > local_memory)
-        tuning.stages = tuning.stages > 2 ? tuning.stages - 1 : 0;
+    enum { MOST_STAGES = 6, WANTED_STAGES = 3 };
+    /* The accumulators of wider rows fill the registers with 8 of them. */
+    const int32_t rows = desc->head_dim_v > 256 ? 8 : 16;
+    pcl_attn_tuning tuning = {.work_group = 4 * 32 + STREAM_HELPERS, .rows = rows, .few_rows = rows, .warp_rows = rows};
+    /* As long tiles as leave room for some. */
+    for (int32_t keys = 128; keys >= 64 && tuning.stages < WANTED_STAGES; keys /= 2) {
+        tuning.keys = keys;
+        tuning.stages = MOST_STAGES;
+        while (tuning.stages > 0 && stream_memory(&tuning, desc) > local_memory)
+            tuning.stages--;
+    }
+    if (tuning.stages < 2)
+        tuning.stages = 0;
     return tuning;
 }
 
@@ -299,10 +308,11 @@ static bool fits_nv(int64_t local_memory, const pagedcl_attn_desc *desc, const p
            nv_tile_memory(t, desc) <= local_memory;
 }
 
-/* The warps divide the keys, 16 or 32 for each. */
+/* The warps that work divide the keys, 16 or 32 for each. */
 static bool fits_stream(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *t) {
-    return is_of_warps(t) && t->rows == t->warp_rows && is_power_of_two(t->keys, t->work_group / 2, t->work_group) &&
-           stream_memory(t, desc) <= local_memory;
+    const int32_t workers = t->work_group - STREAM_HELPERS;
+    return is_power_of_two(workers, 32, 128) && is_power_of_two(t->rows, 8, 16) && t->stages >= 2 && t->stages <= 8 &&
+           is_power_of_two(t->keys, workers / 2, workers) && stream_memory(t, desc) <= local_memory;
 }
 
 bool pcl_attn_tuning_fits(const pagedcl_device_info *info, int64_t local_memory, const pagedcl_attn_desc *desc,

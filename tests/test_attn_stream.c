@@ -54,6 +54,8 @@ static const attn_case blocks[] = {
     {"512, V wider than K", POOL(F16), .block_size = 512, .head_dim = 64, .head_dim_v = 200, .group = 1, .append = 1,
      LONG},
     {"V is a part of K", POOL(F16), .head_dim = 192, .head_dim_v = 128, .v_in_k = true, .append = 1, LONG},
+    {"latent attention", POOL(BF16), .num_kv_heads = 1, .group = 20, .head_dim = 576, .head_dim_v = 512, .v_in_k = true,
+     .append = 1, LONG},
     {"results of float32", .path = DECODE, .q_dtype = F16, .kv_dtype = F16, .head_dim = 128, .append = 1, LONG},
     {"results of float32, rotated", .path = DECODE, .q_dtype = BF16, .kv_dtype = BF16, .head_dim = 64, .append = 1,
      .rotary_dim = 64, LONG},

@@ -77,20 +77,27 @@ static long partial_row(const attn_problem *p, int row) {
 }
 #endif
 
-/* Stores a row's maximum and sum, and returns what its values are to be divided by. */
-static float result_store_sums(const attn_problem *p, const attn_result_target *t, int row, float row_max,
-                               float row_sum) {
+/* What a row's values are to be divided by, from its maximum and sum. One of those who ask stores these, or the LSE. */
+static float result_end(const attn_problem *p, const attn_result_target *t, int row, float row_max, float row_sum,
+                        bool stores) {
 #if WITH_SPLITS
     if (p->num_splits > 1) {
         long at = partial_row(p, row) * 2;
-        t->partial_sums[at] = row_max;
-        t->partial_sums[at + 1] = row_sum;
+        if (stores) {
+            t->partial_sums[at] = row_max;
+            t->partial_sums[at + 1] = row_sum;
+        }
         return 1;
     }
 #endif
     attn_row_end end = row_end(row_max, row_sum, p->mask.sinks, problem_head(p, row));
-    store_lse(t->lse, t->lse_offset, problem_token(p, row), problem_head(p, row), end.lse);
+    if (stores)
+        store_lse(t->lse, t->lse_offset, problem_token(p, row), problem_head(p, row), end.lse);
     return end.divisor;
+}
+static float result_store_sums(const attn_problem *p, const attn_result_target *t, int row, float row_max,
+                               float row_sum) {
+    return result_end(p, t, row, row_max, row_sum, true);
 }
 
 /* Stores element d of a row. */

@@ -10,7 +10,6 @@
 #define NV_ATTN_TILE_H
 
 #include "nv/attn_warp.h"
-#include "nv/results.h"
 #include "nv/ring.h"
 #if WITH_SPLITS
 #include "nv/merge.h"
@@ -32,14 +31,13 @@ typedef struct tile_memory {
     __local uint4 name##_q[Q_ELEMENTS / 8];                                                                \
     __local ulong name##_rows[(1 + ROW_SCALED) * RING_ROWS];                                               \
     __local float name##_scales[ROW_SCALED * RING_ROWS + 1];                                               \
-    __local float name##_sums[(KEY_WARPS * 2 + 1) * TUNE_ROWS + 1]; /* or a merge's */                      \
-    __local float name##_ends[TUNE_ROWS * 2];                                                              \
+    __local float name##_sums[KEY_WARPS * 2 * TUNE_ROWS + 2] __attribute__((aligned(8))); /* or a merge's */ \
     tile_memory name = {(__local ushort *)name##_ring,                                                     \
                         (__local ushort *)name##_q,                                                        \
                         name##_rows,                                                                       \
                         name##_rows + ROW_SCALED * RING_ROWS,                                              \
                         name##_scales,                                                                     \
-                        {(__local float *)name##_ring, RESULT_BYTES / 4, name##_sums, name##_ends}}
+                        {(__local float *)name##_ring, RESULT_BYTES / 4, name##_sums}}
 
 static ring_stage stage_of(tile_memory m, int stage) {
     ring_stage own = {m.ring + stage * STAGE_ELEMENTS, m.rows + stage * STAGE_ROWS};
@@ -68,7 +66,7 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
         ring_keep_rows(&filled, &found);
     }
     ring_fill_up(m.ring);
-    tile_load_q(p, q, q_layout, m.q);
+    tile_load_q(p, q, q_layout, m.q, TUNE_ROWS, get_local_id(0), TUNE_WG);
     barrier(CLK_LOCAL_MEM_FENCE);
     q_fragments fragments;
     const score_scale scale = score_scale_of(p);
@@ -127,7 +125,7 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
         if (get_local_id(0) < 32)
             merge_arrive_stored(p, &target, merge);
         barrier(CLK_LOCAL_MEM_FENCE);
-        if (*merge.is_any)
+        if (*merge.completed != 0)
             merge_complete(p, &target, merge);
     }
 #endif

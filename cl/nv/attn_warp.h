@@ -10,9 +10,8 @@
 #ifndef NV_ATTN_WARP_H
 #define NV_ATTN_WARP_H
 
-#include "lib/attn_problem.h"
-#include "lib/attn_result.h"
-#include "nv/warp.h"
+#include "nv/q_rows.h"
+#include "nv/tiles.h"
 
 #if !defined(TUNE_STAGES) || !defined(TUNE_WARP_ROWS)
 #error TUNE_STAGES or TUNE_WARP_ROWS is missing
@@ -28,81 +27,14 @@
 /* Sums of products that wait for one another: few tiles have two for each. */
 #define CHAINS (ROW_TILES * KEY_TILES <= 4 ? 2 : 1)
 
-/* Steps of 16 elements through a row, the last filled up with zeros. */
-#define K_STEPS ((HEAD_DIM + 15) / 16)
-#define V_STEPS ((HEAD_DIM_V + 15) / 16)
-
 #include "nv/fragments.h"
+#include "nv/results.h"
 #include "nv/softmax.h"
 
-#if HEAD_DIM % PIECE || HEAD_DIM_V % PIECE
-#error tier nv_mma needs rows of whole 16-byte pieces
-#endif
-
-#define WEIGHT_PARTS (IS_FLOAT32(OUT) ? 2 : 1)
-#define Q_PARTS (IS_FLOAT32(OUT) && ROTARY_DIM > 0 ? 2 : 1)
 /* Fragments of q stay in registers where these are enough. */
 #define Q_IN_REGISTERS (ROW_TILES == 1 && K_STEPS * Q_PARTS <= 8)
 
-/* q in local memory: [Q_PARTS][TUNE_ROWS][Q_PITCH] */
-#define Q_PITCH ((2 * K_STEPS + 1) * 8)
-#define Q_ELEMENTS (Q_PARTS * TUNE_ROWS * Q_PITCH)
-
-/* The keys of a problem's part that some row sees, begin .. end - 1, and the tiles of TUNE_KEYS that they lie in; those
-   that all rows see. */
-typedef struct tile_range {
-    int begin, end;
-    int full_begin, full_end;
-    int start; /* the first tile's first key */
-    int num_tiles;
-} tile_range;
-
-static tile_range tile_range_of(const attn_problem *p) {
-    const int last_row = min(p->first_row + TUNE_ROWS, p->num_rows) - 1;
-    tile_range range;
-    range.begin = max(p->key_begin, problem_low(p, p->first_row));
-    range.end = min(p->key_end, problem_high(p, last_row));
-    range.full_begin = problem_low(p, last_row);
-    range.full_end = min(problem_high(p, p->first_row), WITH_TREE ? p->k_len - p->q_len : p->k_len);
-    range.start = p->key_begin + (range.begin - p->key_begin) / TUNE_KEYS * TUNE_KEYS;
-    range.num_tiles = range.end > range.start ? (range.end - range.start + TUNE_KEYS - 1) / TUNE_KEYS : 0;
-    return range;
-}
-
 /* ---- q ---- */
-
-/* Query rows behind the last are zeros, and so is what fills a row up. They are not scaled: that would round them. Rows
-   that need no rotation are copied asynchronously. */
-static void tile_load_q(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, __local ushort *to_q) {
-#if ROTARY_DIM == 0
-    if (((q_layout.x | q_layout.y | q_layout.z) & 7) == 0) {
-#pragma unroll 1
-        for (int i = 0; i < (TUNE_ROWS * 2 * K_STEPS + TUNE_WG - 1) / TUNE_WG; i++) {
-            int piece = get_local_id(0) + i * TUNE_WG;
-            int row = piece / (2 * K_STEPS), d = piece % (2 * K_STEPS) * 8;
-            int known = min(p->first_row + row, p->num_rows - 1);
-            if (row < TUNE_ROWS)
-                copy_begin16(local_address(to_q + row * Q_PITCH + d),
-                             q + layout_at(q_layout, problem_token(p, known), problem_head(p, known)) + d,
-                             p->first_row + row < p->num_rows && d < HEAD_DIM);
-        }
-        return;
-    }
-#endif
-    for (int i = get_local_id(0); i < TUNE_ROWS * 2 * K_STEPS; i += TUNE_WG) {
-        int row = p->first_row + i / (2 * K_STEPS);
-        int d = i % (2 * K_STEPS) * 8;
-        float8 x = 0;
-        if (row < p->num_rows && d < HEAD_DIM)
-            x = rotated8(&p->rotary, q, layout_at(q_layout, problem_token(p, row), problem_head(p, row)), d,
-                         problem_position(p, row));
-        __local ushort *to = to_q + i / (2 * K_STEPS) * Q_PITCH + d;
-        tile_store8(to, x);
-#if Q_PARTS == 2
-        tile_store8(to + TUNE_ROWS * Q_PITCH, x - ROUND8(MATRIX)(x));
-#endif
-    }
-}
 
 /* The fragment of q of one step, for a tile of the warp's rows that begins at `row`. */
 static void load_q_fragment(const __local ushort *q, int row, int part, int step, uint *to) {
@@ -195,7 +127,7 @@ static bool has_special_value(const __local ushort *values) {
     enum { PIECES = HEAD_DIM_V / PIECE };
     bool special = false;
     for (int i = get_local_id(0) % 32; i < WARP_KEYS * PIECES; i += 32)
-        special = special || piece_is_special(values + V_PLACE(i / PIECES, i % PIECES) / 2);
+        special = special || piece_is_special(values + i / PIECES * V_PITCH + i % PIECES * 8);
     return any_lane(special);
 }
 
@@ -305,23 +237,6 @@ static float scale_weights(const __local float *scales, float *unit, float (*wei
 
 /* ---- a tile ---- */
 
-/* What becomes of products on their way to the softmax. */
-typedef struct score_scale {
-    bool is_late; /* the softmax scales them, which costs nothing */
-    float first, late;
-} score_scale;
-
-/* The scale is left to the softmax, unless something comes between, or it would turn the order round. */
-static score_scale score_scale_of(const attn_problem *p) {
-#if CODES && !ROW_SCALED
-    const float all = p->mask.scale.x * p->keys.k.scale;
-#else
-    const float all = p->mask.scale.x;
-#endif
-    const bool late = (WITH_SOFTCAP | WITH_ALIBI) == 0 && all > 0;
-    return (score_scale){late, late ? 1 : all, late ? all : 1};
-}
-
 /* What results count in the beginning. */
 static float first_unit(const attn_problem *p) {
 #if CODES && !ROW_SCALED
@@ -372,6 +287,38 @@ static void add_keys(const attn_problem *p, const __local ushort *q, int warp_ro
         accumulate_seen(own, scores, k.values);
     else
         accumulate(own, scores, k.values);
+}
+
+/* ---- results ---- */
+
+/* A warp's part of the results, which count `unit` times, to local memory: that of the warps with the key_warp-th keys,
+   from the row warp_row on. */
+static void share_results(const lane_rows *own, float unit, results_memory m, int key_warp, int warp_row) {
+    const int lane = get_local_id(0) % 32;
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int row = warp_row + t * 16 + lane / 4 + r * 8, at = key_warp * TUNE_ROWS + row;
+            float sum = own->lane_sum[t][r] + from_lane_xor(own->lane_sum[t][r], 1);
+            sum += from_lane_xor(sum, 2);
+            if (lane % 4 == 0) {
+                m.sums[at * 2] = own->row_max[t][r];
+                m.sums[at * 2 + 1] = sum;
+            }
+            __local float *result = m.rows + key_warp * m.step;
+#pragma unroll
+            for (int d = 0; d < V_STEPS * 2; d += 1 + CODES) {
+                const float *x = &own->acc[t][d][2 * r];
+#if CODES
+                const float *y = &own->acc[t][d + 1][2 * r];
+                *(__local float4 *)(result + result_place(row, result_column(d, 0))) =
+                    (float4)(x[0], y[0], x[1], y[1]) * unit;
+#else
+                *(__local float2 *)(result + result_place(row, result_column(d, 0))) = (float2)(x[0], x[1]) * unit;
+#endif
+            }
+        }
 }
 
 #endif

@@ -11,38 +11,12 @@
 
 #include "nv/rows.h"
 
-/*
- * Rows in local memory. As nv/ring.h copies them: from row to row, in units of 16 bits, an odd number of 16-byte pieces, so
- * that the 8 rows of a matrix lie in different banks. As boxes of a tensor map bring them (PANEL_ROWS): in panels of so
- * many rows of 128 bytes, whose pieces 8 rows have in 8 orders.
- */
-#ifdef PANEL_ROWS
-#define PANEL_BYTES (PANEL_ROWS * 128)
-#define K_PANELS ((HEAD_DIM + 63) / 64)
-#define V_PANELS ((HEAD_DIM_V + 63) / 64)
-#else
+/* Rows in local memory, as nv/ring.h copies them: from row to row, in units of 16 bits, an odd number of 16-byte pieces, so
+   that the 8 rows of a matrix lie in different banks. */
 #define K_PITCH (CODES ? (K_STEPS | 1) * 8 : (2 * K_STEPS + 1) * 8)
 #define V_PITCH (VALUES_IN_KEYS ? K_PITCH : CODES ? (V_STEPS | 1) * 8 : (2 * V_STEPS + 1) * 8)
-#endif
-
-/* Where a piece of a row lies, in bytes. */
-#ifdef PANEL_ROWS
-static int piece_place(int row, int piece) {
-    return piece / 8 * PANEL_BYTES + row * 128 + ((piece % 8) ^ (row % 8)) * 16;
-}
-#define K_PLACE(row, piece) piece_place(row, piece)
-#define V_PLACE(row, piece) piece_place(row, piece)
-#else
-#define K_PLACE(row, piece) ((row) * K_PITCH * 2 + (piece) * 16)
-#define V_PLACE(row, piece) ((row) * V_PITCH * 2 + (piece) * 16)
-#endif
 
 #if CODES
-#define IS_CODE_int8 1
-#define IS_CODE_float8_e4m3 2
-#define IS_CODE_float8_e5m2 3
-#define CODE_KIND PASTE(IS_CODE_, KV_DTYPE)
-
 /* Bytes of two words: nibble i of `which`, a constant, tells byte i of the result, 0 to 3 of a and 4 to 7 of b. */
 static uint choose_bytes(uint a, uint b, const uint which) {
     uint chosen;
@@ -90,20 +64,7 @@ static int lane_place_rows(int lane, int pitch) {
     return lane % 16 * pitch + lane / 16 * 8;
 }
 
-/* Where a lane's row of the matrices of 16 rows begins, and where that of others is: the tile-th of 16 rows, and so many
-   bytes further along the row. */
-#ifdef PANEL_ROWS
-static uint lane_keys(const __local ushort *keys) {
-    const int lane = get_local_id(0) % 32;
-    return local_address(keys) + piece_place(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-}
-static uint lane_values(const __local ushort *values) {
-    const int lane = get_local_id(0) % 32;
-    return local_address(values) + piece_place(lane % 16, lane / 16);
-}
-#define KEYS_AT(at, tile, bytes) (((at) ^ (uint)((bytes) % 128)) + (bytes) / 128 * PANEL_BYTES + (tile) * 16 * 128)
-#define VALUES_AT(at, tile, bytes) KEYS_AT(at, tile, bytes)
-#else
+/* The address of a lane's row of the matrices of 16 rows. */
 static uint lane_keys(const __local ushort *keys) {
     const int lane = get_local_id(0) % 32;
     return local_address(keys + (CODES ? lane % 16 * K_PITCH : lane_place_k(lane, K_PITCH)));
@@ -112,21 +73,18 @@ static uint lane_values(const __local ushort *values) {
     const int lane = get_local_id(0) % 32;
     return local_address(values + (CODES ? lane % 16 * V_PITCH : lane_place_rows(lane, V_PITCH)));
 }
-#define KEYS_AT(at, tile, bytes) ((at) + (tile) * 16 * K_PITCH * 2 + (bytes))
-#define VALUES_AT(at, tile, bytes) ((at) + (tile) * 16 * V_PITCH * 2 + (bytes))
-#endif
 
 /* A step of 16 columns of 16 keys: b[0], b[1] of the first 8, b[2], b[3] of the others. at: lane_keys of a tile. */
 static void load_keys(uint *b, uint at, int tile, int step) {
 #if CODES
     uint codes[2];
-    load_two_matrices(codes, KEYS_AT(at, tile, step * 16));
+    load_two_matrices(codes, at + tile * 16 * K_PITCH * 2 + step * 16);
     b[0] = codes_pair(codes[0], 0, 1);
     b[1] = codes_pair(codes[0], 2, 3);
     b[2] = codes_pair(codes[1], 0, 1);
     b[3] = codes_pair(codes[1], 2, 3);
 #else
-    load_matrices(b, KEYS_AT(at, tile, step * 32));
+    load_matrices(b, at + tile * 16 * K_PITCH * 2 + step * 32);
 #endif
 }
 
@@ -135,13 +93,13 @@ static void load_keys(uint *b, uint at, int tile, int step) {
 static void load_values(uint *b, uint at, int tile, int step) {
 #if CODES
     uint codes[2];
-    load_two_matrices_transposed(codes, VALUES_AT(at, tile, step * 16));
+    load_two_matrices_transposed(codes, at + tile * 16 * V_PITCH * 2 + step * 16);
     b[0] = codes_pair(codes[0], 0, 2);
     b[1] = codes_pair(codes[1], 0, 2);
     b[2] = codes_pair(codes[0], 1, 3);
     b[3] = codes_pair(codes[1], 1, 3);
 #else
-    load_matrices_transposed(b, VALUES_AT(at, tile, step * 32));
+    load_matrices_transposed(b, at + tile * 16 * V_PITCH * 2 + step * 32);
 #endif
 }
 
@@ -153,24 +111,10 @@ static int result_column(int d, int e) {
 
 /* Element d of a key's values, without its scale. */
 static float value_at(const __local ushort *values, int key, int d) {
-    const __local uchar *at = (const __local uchar *)values + V_PLACE(key, d / PIECE);
 #if CODES
-    return unpack(codes_pair(at[d % PIECE], 0, 1)).x;
+    return unpack(codes_pair(((const __local uchar *)values)[key * V_PITCH * 2 + d], 0, 1)).x;
 #else
-    return unpack(((const __local ushort *)at)[d % PIECE]).x;
-#endif
-}
-
-/* Whether any of 16 bytes of a row is infinite or NaN. */
-static bool piece_is_special(const __local ushort *piece) {
-#if CODES
-    const uint4 x = *(const __local uint4 *)piece;
-    /* Such a byte has all these bits; the lowest of them added carries into its sign. */
-    const uint bits = CODE_KIND == 2 ? 0x7f7f7f7f : 0x7c7c7c7c, lowest = CODE_KIND == 2 ? 0x01010101 : 0x04040404;
-    return CODE_KIND != 1 && any((((x & bits) + lowest) & 0x80808080) != 0);
-#else
-    const ushort exponent = IS_BFLOAT16(KV) ? 0x7f80 : 0x7c00;
-    return any((*(const __local ushort8 *)piece & exponent) == exponent);
+    return unpack(values[key * V_PITCH + d]).x;
 #endif
 }
 

@@ -9,7 +9,7 @@
 #define NV_MERGE_H
 
 #include "lib/attn_result.h"
-#include "nv/warp.h"
+#include "nv/workers.h"
 
 enum { MERGE_PARTS = 16 };
 
@@ -24,11 +24,13 @@ typedef struct merge_node {
     int first, count, stride;
 } merge_node;
 
-/* Whether a work-item is the last of `count` that come to a counter, which then is 0 again. */
+/* Whether a work-item is the last of `count` that come to a counter, which then is 0 again; then it fences. */
 static bool merge_arrive(__global int *counter, int count) {
-    const bool is_last = atomic_inc(counter) == count - 1;
-    if (is_last)
+    const bool is_last = increment_released(counter) == count - 1;
+    if (is_last) {
         *counter = 0;
+        fence_device();
+    }
     return is_last;
 }
 
@@ -46,7 +48,7 @@ static void merge_parts(const attn_problem *p, const attn_result_target *target,
                         bool is_root, __local float *ends) {
     const long step = (long)node.stride * p->q_len * NUM_HEADS; /* partial rows from one part to the next */
     const long start = p->partial_start + (long)node.first * p->q_len * NUM_HEADS;
-    for (int i = get_local_id(0); i < num_rows * MERGE_VECTORS; i += TUNE_WG) {
+    for (int i = get_local_id(0); i < num_rows * MERGE_VECTORS; i += WORKERS) {
         const int row = p->first_row + i / MERGE_VECTORS, d = i % MERGE_VECTORS * 4;
         const long first = start + (long)row_token(p, row) * NUM_HEADS + problem_head(p, row);
         float2 sums[MERGE_PARTS];
@@ -92,8 +94,8 @@ static void merge_parts(const attn_problem *p, const attn_result_target *target,
     if (is_root)
         return;
     /* Not before all have read the first part's sums. */
-    barrier(CLK_LOCAL_MEM_FENCE);
-    for (int i = get_local_id(0); i < num_rows; i += TUNE_WG) {
+    workers_barrier();
+    for (int i = get_local_id(0); i < num_rows; i += WORKERS) {
         const int row = p->first_row + i;
         const long first = start + (long)row_token(p, row) * NUM_HEADS + problem_head(p, row);
         *(__global float2 *)(target->partial_sums + first * 2) = (float2)(ends[i * 2], ends[i * 2 + 1]);
@@ -104,6 +106,12 @@ static void merge_parts(const attn_problem *p, const attn_result_target *target,
 static merge_node merge_node_of(int index, int count, int stride) {
     const int first = index / MERGE_PARTS * MERGE_PARTS;
     return (merge_node){first * stride, min(count - first, MERGE_PARTS), stride};
+}
+
+/* Tells the other parts of a node that one is stored; whether it was the last. By a work-item that knows of all stores of the
+   work-group by a barrier. */
+static bool merge_tell(const attn_problem *p, const attn_result_target *target, merge_node node, int level) {
+    return node.count == 1 || merge_arrive(merge_counter(p, target, node, level), node.count);
 }
 
 /* From the lowest node that has the part of a work-group, which ended last there, up to the root, as far as it does. */
@@ -121,14 +129,12 @@ static void merge_climb(const attn_problem *p, const attn_result_target *target,
         count = (count + MERGE_PARTS - 1) / MERGE_PARTS;
         stride *= MERGE_PARTS;
         node = merge_node_of(index, count, stride);
-        fence_device();
-        barrier(CLK_LOCAL_MEM_FENCE);
+        workers_barrier();
         if (get_local_id(0) == 0)
-            *is_last = node.count == 1 || merge_arrive(merge_counter(p, target, node, level), node.count);
-        barrier(CLK_LOCAL_MEM_FENCE);
+            *is_last = merge_tell(p, target, node, level);
+        workers_barrier();
         if (!*is_last)
             return;
-        fence_device();
     }
 }
 
@@ -148,47 +154,37 @@ static attn_problem merge_member(const attn_problem *p, int member) {
 }
 
 /* What work-items of a work-group tell one another of a merge. */
-#define MERGE_FLOATS (3 * TUNE_ROWS + 1)
+#define MERGE_FLOATS (2 * TUNE_ROWS + 2)
 typedef struct merge_state {
-    __local float *ends;   /* [TUNE_ROWS][2] */
-    __local int *complete; /* [TUNE_ROWS]: whether the part completed the node of a sequence that has rows in it, */
-    __local int *is_any;   /* or of any */
+    __local float *ends;     /* [TUNE_ROWS][2] */
+    __local uint *completed; /* bit i: the part completed the node of the i-th sequence that has rows in it */
+    __local int *is_last;
 } merge_state;
 
 static merge_state merge_state_in(__local float *memory) {
-    __local int *ints = (__local int *)(memory + 2 * TUNE_ROWS);
-    return (merge_state){memory, ints, ints + TUNE_ROWS};
+    return (merge_state){memory, (__local uint *)(memory + 2 * TUNE_ROWS), (__local int *)(memory + 2 * TUNE_ROWS + 1)};
 }
 
-/*
- * By a warp, after a barrier behind which the work-group has stored its part of the results: the fence of one work-item
- * is that of all whose stores it knows of by a barrier. After another, where there is any, merge_complete by all.
- */
+/* By a warp, after a barrier behind which the work-group has stored its part of the results. After another, where it completed
+   something, merge_complete by all. */
 static void merge_arrive_stored(const attn_problem *p, const attn_result_target *target, merge_state state) {
     const int member = get_local_id(0) % 32;
     const int members = p->num_splits == 1 ? 0 : p->members == 0 ? 1 : p->num_rows / (p->q_len * GROUP);
     bool is_last = false;
     if (member < members) {
-        fence_device();
         const attn_problem own = merge_member(p, member);
-        const merge_node node = merge_node_of(own.split - own.first_split, own.num_splits, 1);
-        is_last = node.count == 1 || merge_arrive(merge_counter(&own, target, node, 0), node.count);
+        is_last = merge_tell(&own, target, merge_node_of(own.split - own.first_split, own.num_splits, 1), 0);
     }
-    if (member < TUNE_ROWS)
-        state.complete[member] = is_last;
-    *state.is_any = any_lane(is_last);
+    *state.completed = lanes_with(is_last);
 }
 
 /* Merges the nodes that the part has completed. */
 static void merge_complete(const attn_problem *p, const attn_result_target *target, merge_state state) {
     const int num_rows = min(TUNE_ROWS, p->num_rows - p->first_row);
-    for (int i = 0; i < TUNE_ROWS; i++) {
-        if (!state.complete[i])
-            continue;
-        const attn_problem own = merge_member(p, i);
-        fence_device();
-        merge_climb(&own, target, p->members == 0 ? num_rows : own.num_rows, state.ends, state.complete + i);
-        barrier(CLK_LOCAL_MEM_FENCE);
+    for (uint left = *state.completed; left != 0; left &= left - 1) {
+        const attn_problem own = merge_member(p, 31 - clz(left & -left));
+        merge_climb(&own, target, p->members == 0 ? num_rows : own.num_rows, state.ends, state.is_last);
+        workers_barrier();
     }
 }
 

@@ -33,6 +33,26 @@ static void tile_store8(__local ushort *to, float8 x) {
 /* Elements, or codes, in 16 bytes. */
 #define PIECE (CODES ? 16 : 8)
 
+#if CODES
+#define IS_CODE_int8 1
+#define IS_CODE_float8_e4m3 2
+#define IS_CODE_float8_e5m2 3
+#define CODE_KIND PASTE(IS_CODE_, KV_DTYPE)
+#endif
+
+/* Whether any of 16 bytes of a row is infinite or NaN. */
+static bool piece_is_special(const __local ushort *piece) {
+#if CODES
+    const uint4 x = *(const __local uint4 *)piece;
+    /* Such a byte has all these bits; the lowest of them added carries into its sign. */
+    const uint bits = CODE_KIND == 2 ? 0x7f7f7f7f : 0x7c7c7c7c, lowest = CODE_KIND == 2 ? 0x01010101 : 0x04040404;
+    return CODE_KIND != 1 && any((((x & bits) + lowest) & 0x80808080) != 0);
+#else
+    const ushort exponent = IS_BFLOAT16(KV) ? 0x7f80 : 0x7c00;
+    return any((*(const __local ushort8 *)piece & exponent) == exponent);
+#endif
+}
+
 #if WITH_PAGED && CODES
 /* Codes d .. d + 7 of the key or value at a position, and the scale of its row, as the pool holds them or will. */
 static uchar8 row_codes8(const attn_problem *p, bool of_keys, int position, int d) {

@@ -82,13 +82,15 @@ static void map_make(__global uchar *to, __local uint *scratch, tensor_shape t) 
                  : "memory");
 }
 
-/* Before the first use of a map that may have been made since the device used another at its place. */
+/* Before the first use of a map that may have been made since the device used another at its place. Begins to load it. */
 static void map_acquire(const __global uchar *map) {
     asm volatile(HOPPER "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" : : "l"((ulong)map) : "memory");
+    asm volatile("prefetch.tensormap [%0];" : : "l"((ulong)map) : "memory");
 }
 
 /* Begins to copy a box of 4 dimensions, or 5, to local memory, at a multiple of 128 bytes. at: its first element. The
-   barrier's phase waits for its bytes once they are expected. */
+   barrier's phase waits for its bytes once they are expected. box_stream: what is read once, so that the second-level cache
+   need not keep it. */
 static void box_begin(uint to, const __global uchar *map, int4 at, uint barrier_at) {
     asm volatile(HOPPER "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
                         "[%0], [%1, {%2, %3, %4, %5}], [%6];"
@@ -96,9 +98,19 @@ static void box_begin(uint to, const __global uchar *map, int4 at, uint barrier_
                  : "r"(to), "l"((ulong)map), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w), "r"(barrier_at)
                  : "memory");
 }
-static void box_begin5(uint to, const __global uchar *map, int4 at, int last, uint barrier_at) {
-    asm volatile(HOPPER "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                        "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
+#define EVICT_FIRST "{ .reg .b64 policy; createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n" HOPPER
+static void box_stream(uint to, const __global uchar *map, int4 at, uint barrier_at) {
+    asm volatile(EVICT_FIRST
+                 "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6], policy;\n}"
+                 :
+                 : "r"(to), "l"((ulong)map), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w), "r"(barrier_at)
+                 : "memory");
+}
+static void box_stream5(uint to, const __global uchar *map, int4 at, int last, uint barrier_at) {
+    asm volatile(EVICT_FIRST
+                 "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1, {%2, %3, %4, %5, %6}], [%7], policy;\n}"
                  :
                  : "r"(to), "l"((ulong)map), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w), "r"(last), "r"(barrier_at)
                  : "memory");

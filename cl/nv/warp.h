@@ -74,6 +74,13 @@ static void load_two_matrices_transposed(uint *to, uint address) {
                  : "memory");
 }
 
+/* A matrix of 8 x 8, of which lane l has columns 2t and 2t + 1 of row g, with rows and columns exchanged. */
+static uint transposed(uint x) {
+    uint y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 /* Begins to copy 16 bytes to local memory; zeros where not inside, and then nothing is read. Both aligned to 16. */
 static void copy_begin16(uint to, const __global void *from, bool inside) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
@@ -139,6 +146,16 @@ static float from_lane_xor(float x, int mask) {
    round for what it loads. */
 static void fence_device(void) {
     asm volatile("fence.acq_rel.gpu;" : : : "memory");
+}
+
+/* Adds 1; who sees that, and fences, sees what this work-item stored before, or knows of by a barrier. Returns what was there. */
+static int increment_released(__global int *counter) {
+    int before;
+    asm volatile("{ .reg .b64 at; cvta.to.global.u64 at, %1; atom.release.gpu.global.add.s32 %0, [at], 1; }"
+                 : "=r"(before)
+                 : "l"((ulong)counter)
+                 : "memory");
+    return before;
 }
 
 static void warp_barrier(void) {

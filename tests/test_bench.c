@@ -32,7 +32,10 @@ TestSuite(bench, .init = make_folder, .fini = remove_folder);
 
 #define RUN(...) tool_run_with((const char *const[]){"bench", __VA_ARGS__, NULL}, (const char *const[]){NULL})
 #define ALL_KINDS "--kind=decode,prefill,step,write,gather,copy,merge"
-#define TINY "--heads=14", "--kv-heads=2", "--head-dim=80", "--batch=3", "--context=17", "--ragged", "--time=0.01"
+/* Caches can be so large that each run would flush them for seconds. */
+#define FLUSH "--flush=8"
+#define TINY \
+    FLUSH, "--heads=14", "--kv-heads=2", "--head-dim=80", "--batch=3", "--context=17", "--ragged", "--time=0.01"
 
 static json_t *load_document(void) {
     json_error_t error;
@@ -120,6 +123,7 @@ Test(bench, measures_every_kind) {
     cr_expect_gt(number_of(roofs, "copy_bytes_per_second"), 0);
     cr_expect_gt(number_of(roofs, "multiply_add_float32_per_second"), 0);
     cr_expect_gt(number_of(roofs, "launch_us"), 0);
+    cr_expect_leq(number_of(context, "flush_bytes"), 64 << 20, "8 MiB, and on a GPU 64");
     cr_expect_eq(json_array_size(json_object_get(document, "benchmarks")), 7);
     for (size_t i = 0; i < 7; i++)
         check_row(row_of(document, i));
@@ -285,11 +289,12 @@ Test(bench, nothing_to_measure_is_told) {
     json_t *document = load_document();
     cr_expect_eq(json_array_size(json_object_get(document, "benchmarks")), 0);
     cr_expect(json_is_array(json_object_get(document, "benchmarks")));
+    cr_expect_gt(number_of(json_object_get(document, "context"), "flush_bytes"), 64 << 20, "by the device's caches");
     json_decref(document);
 }
 
 Test(bench, what_cannot_be_done_is_skipped) {
-    tool_run run = RUN("--batch=1024", "--context=1048576", "--time=0.01", "--json", path);
+    tool_run run = RUN(FLUSH, "--batch=1024", "--context=1048576", "--time=0.01", "--json", path);
     expect_exit(&run, 1); /* nothing was measured */
     expect_text(run.out, "skipped");
     expect_text(run.out, "GiB");
@@ -298,7 +303,7 @@ Test(bench, what_cannot_be_done_is_skipped) {
     cr_expect_str_eq(text_of(row_of(document, 0), "result"), "skip");
     json_decref(document);
 
-    run = RUN("--batch=65536", "--context=16777216", "--layers=1", "--time=0.01");
+    run = RUN(FLUSH, "--batch=65536", "--context=16777216", "--layers=1", "--time=0.01");
     expect_exit(&run, 1);
     expect_text(run.out, "more than a pool can have");
     tool_run_free(&run);
@@ -320,7 +325,7 @@ Test(bench, moves_quantised_pools) {
 
 /* In sequences of several parts. */
 Test(bench, layouts_and_splits_are_told) {
-    tool_run run = RUN(ALL_KINDS, "--heads=4", "--kv-heads=2", "--head-dim=80", "--batch=2", "--context=1100",
+    tool_run run = RUN(ALL_KINDS, FLUSH, "--heads=4", "--kv-heads=2", "--head-dim=80", "--batch=2", "--context=1100",
                        "--query=1", "--layers=2", "--time=0.01", "--layout=hnd", "--splits=fast", "--json", path);
     expect_exit(&run, 0);
     expect_text(run.out, "7 measured, 0 failed");
@@ -401,6 +406,7 @@ Test(bench, wrong_use_is_refused) {
     expect_refused(RUN("--layout=nhwc"), "--layout is \"nhwc\"; it must be nhd or hnd");
     expect_refused(RUN("--splits=4"), "--splits is \"4\"; it must be fixed or fast");
     expect_refused(RUN("--batch=0"), "--batch is \"0\"; it must be a whole number from 1 to");
+    expect_refused(RUN("--flush=0"), "--flush is \"0\"; it must be a whole number from 1 to");
     expect_refused(RUN("--head-dim=577"), "--head-dim is \"577\"");
     expect_refused(RUN("--time=-1"), "--time is \"-1\"; it must be a number above 0");
     expect_refused(RUN("--filter=("), "which is no regular expression");

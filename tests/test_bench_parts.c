@@ -22,7 +22,7 @@ Test(bench_parts, the_device_fills_what_the_host_knows) {
     const int64_t first_row = ((int64_t)1 << 33) + 7;
     bench_rig rig;
     tool_error error;
-    cr_assert(bench_rig_open(NULL, PAGEDCL_TIER_AUTO, false, &rig, &error), "%s", error.text);
+    cr_assert(bench_rig_open(NULL, PAGEDCL_TIER_AUTO, false, 1, &rig, &error), "%s", error.text);
     for (size_t i = 0; i < 3; i++) {
         size_t size = pagedcl_dtype_size(dtypes[i]), bytes = (FIRST + ROWS * COLUMNS) * size;
         unsigned char *got = fixture_alloc(bytes);
@@ -235,7 +235,7 @@ Test(bench_parts, one_wrong_number_is_found) {
     bench_rig rig;
     tool_error error;
     bench_expected e;
-    cr_assert(bench_rig_open(NULL, PAGEDCL_TIER_AUTO, false, &rig, &error), "%s", error.text);
+    cr_assert(bench_rig_open(NULL, PAGEDCL_TIER_AUTO, false, 1, &rig, &error), "%s", error.text);
     cr_assert(bench_expected_create(&r.cell, &r.batch, &r.queries, 1e9, &e, &error), "%s", error.text);
     int64_t last = r.queries.total_rows * 14 * 24 - 1;
     cr_expect(passes(&rig, &r, &e, 0, 0, 0));

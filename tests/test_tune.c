@@ -28,7 +28,7 @@ static void remove_folder(void) {
 TestSuite(tune, .init = make_folder, .fini = remove_folder);
 
 #define TUNE(...) tool_run_with((const char *const[]){"tune", __VA_ARGS__, NULL}, (const char *const[]){NULL})
-#define TINY "--quick", "--tier=cpu", "--heads=6", "--kv-heads=2", "--head-dim=40", "--dtype=float32"
+#define TINY "--quick", "--flush=1", "--tier=cpu", "--heads=6", "--kv-heads=2", "--head-dim=40", "--dtype=float32"
 #define HEAD "pagedcl-tuning 1\n"
 
 static void expect_text(const char *text, const char *wanted) {
@@ -107,9 +107,9 @@ Test(tune, keeps_what_it_finds_and_goes_on_there, .timeout = 300) {
     snprintf(sizes, sizeof sizes, "%.*s", (int)strcspn(rows, " "), rows);
     snprintf(variable, sizeof variable, "PAGEDCL_TUNING=%s", paths[0]);
     snprintf(json, sizeof json, "%s/run.json", folder);
-    run = tool_run_with((const char *const[]){"bench", "--tier=cpu", "--heads=6", "--kv-heads=2", "--head-dim=40",
-                                              "--dtype=float32", "--context=64", "--time=0.01", "--no-baseline",
-                                              "--json", json, NULL},
+    run = tool_run_with((const char *const[]){"bench", "--flush=1", "--tier=cpu", "--heads=6", "--kv-heads=2",
+                                              "--head-dim=40", "--dtype=float32", "--context=64", "--time=0.01",
+                                              "--no-baseline", "--json", json, NULL},
                         (const char *const[]){variable, NULL});
     expect_exit(&run, 0);
     tool_run_free(&run);

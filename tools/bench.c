@@ -46,6 +46,7 @@ typedef struct arguments {
     pagedcl_layout layout;
     bool fast_splits;
     bool warm;
+    int32_t flush_mib; /* 0: by the device's caches */
     int32_t block_size;
     pagedcl_dtype dtype; /* DEFAULT: as in the standard set */
     own_cell own;
@@ -62,6 +63,7 @@ enum {
     KEY_LAYOUT,
     KEY_SPLITS,
     KEY_WARM,
+    KEY_FLUSH,
     KEY_BLOCK_SIZE,
     KEY_DTYPE,
     KEY_KIND,
@@ -98,6 +100,8 @@ static const struct argp_option options[] = {
     {"splits", KEY_SPLITS, "MODE", 0,
      "Parts of a sequence in decode and step: fixed, of equal length, or fast, by the device and the batch (fixed)", 2},
     {"warm", KEY_WARM, NULL, 0, "Runs follow each other instead of flushing the caches before each", 2},
+    {"flush", KEY_FLUSH, "MIB", 0, "Read so much to flush the caches (4 times what the driver says of them, or more)",
+     2},
     {"block-size", KEY_BLOCK_SIZE, "N", 0, "Tokens that a block holds (16)", 2},
     {"dtype", KEY_DTYPE, "DTYPE", 0,
      "Elements of the pool: float32, float16, bfloat16, int8, float8_e4m3, float8_e5m2, int4", 2},
@@ -240,6 +244,8 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
     case KEY_WARM:
         a->warm = true;
         return 0;
+    case KEY_FLUSH:
+        return option_count("flush", value, 1, BENCH_MOST_FLUSH_MIB, &a->flush_mib);
     case KEY_BLOCK_SIZE:
         return option_count("block-size", value, 1, 1 << 16, &a->block_size);
     case KEY_DTYPE:
@@ -533,7 +539,7 @@ static int bench(const arguments *a) {
     bench_rig rig;
     tool_error error;
     int status;
-    if (!bench_rig_open(a->device, a->tier, a->verbose, &rig, &error))
+    if (!bench_rig_open(a->device, a->tier, a->verbose, a->flush_mib, &rig, &error))
         status = command_fail("%s", error.text);
     else if (stored != NULL && strcmp(bench_stored_device(stored), rig.info.device_name) != 0)
         status = command_fail("%s is of the device \"%s\", and this is \"%s\"", a->check, bench_stored_device(stored),

@@ -29,6 +29,7 @@ typedef struct arguments {
     pagedcl_dtype dtype;
     int kind; /* of bench_kind; -1: both */
     int32_t num_heads, num_kv_heads, head_dim;
+    int32_t flush_mib; /* 0: by the device's caches */
     const char *merged[MAX_MERGED];
     int num_merged;
 } arguments;
@@ -44,7 +45,8 @@ enum {
     KEY_HEADS,
     KEY_KV_HEADS,
     KEY_HEAD_DIM,
-    KEY_QUICK
+    KEY_QUICK,
+    KEY_FLUSH
 };
 
 static const struct argp_option options[] = {
@@ -56,6 +58,8 @@ static const struct argp_option options[] = {
     {"again", KEY_AGAIN, NULL, 0, "Families that the database has, too", 2},
     {"same-bits", KEY_SAME_BITS, NULL, 0, "Take only what gives the bits of the library's own sizes", 2},
     {"quick", KEY_QUICK, NULL, 0, "Small batches, timed for moments: to try it out", 2},
+    {"flush", KEY_FLUSH, "MIB", 0, "Read so much to flush the caches (4 times what the driver says of them, or more)",
+     2},
     {NULL, 0, NULL, 0, "What is tuned; without these, models of the benchmark's standard set:", 3},
     {"model", KEY_MODEL, "NAME", 0, "This model of the standard set", 3},
     {"dtype", KEY_DTYPE, "DTYPE", 0, "Elements of the pool (float16; of CPUs also float32)", 3},
@@ -106,6 +110,8 @@ static error_t parse_option(int key, char *value, struct argp_state *state) {
     case 'v':
         a->verbose = true;
         return 0;
+    case KEY_FLUSH:
+        return option_count("flush", value, 1, BENCH_MOST_FLUSH_MIB, &a->flush_mib);
     case 'o':
         a->database = value;
         return 0;
@@ -341,7 +347,7 @@ static int tune(session *s) {
     /* Whether it can be written, before time is spent. */
     if (!tune_database_save(&s->database, &s->file))
         return command_fail("%s", s->file.text);
-    bool opened = bench_rig_open(a->device, a->tier, a->verbose, &s->rig, &error);
+    bool opened = bench_rig_open(a->device, a->tier, a->verbose, a->flush_mib, &s->rig, &error);
     s->end = bench_now() + a->seconds;
     int status = opened ? tune_cells(s) : command_fail("%s", error.text);
     bench_rig_close(&s->rig);

@@ -91,10 +91,14 @@ static bool describe(bench_rig *rig, tool_error *error) {
 }
 
 /* What a driver reports need not be the last level, so no device gets less than the largest caches of its kind. */
-static uint64_t choose_flush_bytes(const bench_rig *rig) {
+static uint64_t choose_flush_bytes(const bench_rig *rig, int32_t asked_mib) {
     uint64_t bytes = rig->is_cpu ? 128 * MIB : 512 * MIB;
     if (bytes < 4 * rig->cache_bytes)
         bytes = 4 * rig->cache_bytes;
+    /* With less, bench_flush would read nothing on a GPU. */
+    const int32_t least_mib = rig->is_cpu ? 1 : 64;
+    if (asked_mib > 0)
+        bytes = (uint64_t)(asked_mib > least_mib ? asked_mib : least_mib) * MIB;
     uint64_t most = rig->info.global_memory / 8;
     if (most > rig->info.max_allocation)
         most = rig->info.max_allocation;
@@ -102,14 +106,15 @@ static uint64_t choose_flush_bytes(const bench_rig *rig) {
 }
 
 /* Memory that was never written may not be memory at all. */
-static bool make_flush(bench_rig *rig, tool_error *error) {
-    rig->flush_bytes = choose_flush_bytes(rig);
+static bool make_flush(bench_rig *rig, int32_t asked_mib, tool_error *error) {
+    rig->flush_bytes = choose_flush_bytes(rig, asked_mib);
     rig->flush = bench_buffer(rig, rig->flush_bytes, error);
     return rig->flush != NULL &&
            bench_fill(rig, rig->flush, 0, PAGEDCL_FLOAT32, 0, 0, (int64_t)(rig->flush_bytes / 1024), 256, 8, 1, error);
 }
 
-bool bench_rig_open(const char *selector, pagedcl_tier tier, bool verbose, bench_rig *rig, tool_error *error) {
+bool bench_rig_open(const char *selector, pagedcl_tier tier, bool verbose, int32_t flush_mib, bench_rig *rig,
+                    tool_error *error) {
     *rig = (bench_rig){.tier = tier, .verbose = verbose, .info = PAGEDCL_DEVICE_INFO_INIT};
     pagedcl_device_options options = PAGEDCL_DEVICE_OPTIONS_INIT;
     options.log = take_log;
@@ -123,7 +128,7 @@ bool bench_rig_open(const char *selector, pagedcl_tier tier, bool verbose, bench
     if (!tool_try(error, pagedcl_device_get_info(rig->device, &rig->info), "device") || !describe(rig, error))
         return false;
     rig->sink = bench_buffer(rig, 64, error);
-    return rig->sink != NULL && make_kernels(rig, error) && make_flush(rig, error);
+    return rig->sink != NULL && make_kernels(rig, error) && make_flush(rig, flush_mib, error);
 }
 
 void bench_rig_close(bench_rig *rig) {

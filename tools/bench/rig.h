@@ -40,7 +40,7 @@ typedef struct bench_rig {
     cl_kernel kernels[BENCH_NUM_KERNELS];
     cl_mem sink; /* where kernels write that have no result */
     cl_mem flush;
-    uint64_t flush_bytes; /* larger than any last-level cache there is */
+    uint64_t flush_bytes; /* unless asked for less, larger than any last-level cache there is */
     char variants
         [BENCH_VARIANTS_SIZE]; /* keys of the kernels built since it was last cleared, each ended by a newline */
 } bench_rig;
@@ -58,8 +58,12 @@ enum { BENCH_SEED_K = 1, BENCH_SEED_V, BENCH_SEED_Q, BENCH_SEED_SINKS, BENCH_SEE
 /* Seconds of a clock that never goes back. */
 double bench_now(void);
 
-/* *rig may be closed whatever the outcome. */
-bool bench_rig_open(const char *selector, pagedcl_tier tier, bool verbose, bench_rig *rig, tool_error *error);
+enum { BENCH_MOST_FLUSH_MIB = 1 << 20 };
+
+/* flush_mib: what is read to flush the caches; 0: by what the driver tells of them. *rig may be closed whatever the
+   outcome. */
+bool bench_rig_open(const char *selector, pagedcl_tier tier, bool verbose, int32_t flush_mib, bench_rig *rig,
+                    tool_error *error);
 void bench_rig_close(bench_rig *rig);
 
 /* Builds bench.cl for the rig's device, is_cpu and fma_width; with_mma: what is for NVIDIA's matrix units alone. */

@@ -135,7 +135,7 @@ pcl_attn_tuning pcl_attn_tune_cpu(int float_lanes, const pagedcl_attn_desc *desc
     enum { TILE_ELEMENTS = 16384 };
     int32_t row = padded(desc->head_dim) + padded(desc->head_dim_v);
     pcl_attn_tuning tuning = {.work_group = 1, .keys = MAX_KEYS, .lanes = float_lanes >= 16 ? 16 : 8};
-    /* Decode has two tiles, of several KV heads, in the second-level cache at once. */
+    /* Decode: a tile of several KV heads, and what is fetched of the next, in the second-level cache. */
     if (rows < PCL_MAX_CPU_ROWS && desc->kv_dtype != PAGEDCL_FLOAT32 && row <= 256)
         tuning.keys = 2 * MAX_KEYS;
     tuning.few_rows = least(power_of_two_from(rows), most_rows);

@@ -11,8 +11,8 @@
  * or two blocks of rows, which read each key once or twice, take it straight from the pool.
  *
  * Decode waits for memory more than it computes. So rows are fetched line by line between the products, some keys before
- * they are read; and a work-item takes a tile of several KV heads, one after the other, so that memory is read in its
- * order, whichever of heads and tokens lie side by side.
+ * they are read; and a work-item takes a tile of several KV heads, so that memory is read in its order: one head after
+ * the other, or, where a token's heads lie side by side, all heads of some keys after all heads of the keys before.
  */
 #ifndef CPU_ATTN_TILE_H
 #define CPU_ATTN_TILE_H
@@ -67,10 +67,10 @@ static void q_load(const attn_problem *p, const __global STORAGE(Q) * q, long4 q
 }
 
 /*
- * The products of ROW_BLOCK query rows and KEY_BLOCK keys, straight from their rows, or from the tile. Meanwhile the keys
- * that come soon are fetched, and rows of the next tile.
+ * The products of ROW_BLOCK query rows and KEY_BLOCK keys, straight from their rows, of the KV head `head` heads further,
+ * or from the tile. Meanwhile the rows that come soon are fetched, and those of `next`, if it is not 0.
  */
-INLINE floats products_of(const floats *q, const bool straight, const tile_row *rows, const tile_row *next,
+INLINE floats products_of(const floats *q, const bool straight, const tile_row *rows, int head, const tile_row *next,
                           const floats *tile) {
     floats sums[TUNE_LANES];
 #pragma unroll
@@ -80,14 +80,15 @@ INLINE floats products_of(const floats *q, const bool straight, const tile_row *
         if (straight && IS_LINE(c)) {
 #pragma unroll
             for (int k = 0; k < KEY_BLOCK; k++) {
-                if (FETCHES_FAR)
+                line_fetch_near(row_of_head(rows[k + SOON], head, false), c);
+                if (next != 0)
                     line_fetch(next[k], c);
-                line_fetch_near(rows[k + SOON], c);
             }
         }
 #pragma unroll
         for (int k = 0; k < KEY_BLOCK; k++) {
-            const floats key = straight ? row_vector(rows[k], c, HEAD_DIM) : tile[k * TILE_COLUMNS + c];
+            const floats key =
+                straight ? row_vector(row_of_head(rows[k], head, false), c, HEAD_DIM) : tile[k * TILE_COLUMNS + c];
 #pragma unroll
             for (int r = 0; r < ROW_BLOCK; r++)
                 sums[r * KEY_BLOCK + k] += q[r * K_COLUMNS + c] * key;
@@ -153,11 +154,37 @@ INLINE floats scores_of(const attn_problem *p, int first_row, int last_row, int 
 }
 
 /*
- * acc = acc * rescale + the values, weighted, of a block of rows. Values are read from their rows, while others are
- * fetched, or from the tile.
+ * Turns the products of a block of rows, with the tile of keys from position `first` on, into weights. Returns what the
+ * sums so far are to be multiplied by.
  */
-INLINE void accumulate(floats *acc, floats rescale, const float *weights, const bool straight, const tile_row *rows,
-                       const tile_row *next, const floats *tile) {
+INLINE floats weigh(const attn_problem *p, int first_row, int last_row, int first, bool masked, floats *products,
+                    floats *row_max, floats *row_sum) {
+    const row_bounds bounds = bounds_of(p, first_row, last_row);
+    floats new_max = *row_max;
+    for (int k = 0; k < KEY_BLOCKS; k++) {
+        products[k] = scores_of(p, first_row, last_row, first + k, products[k], bounds, masked);
+        new_max = larger_of(new_max, products[k]);
+    }
+    new_max = row_max_of(new_max);
+    /* While a row has seen no key its maximum is -infinity, and infinity minus infinity would be NaN. */
+    const floats base = select(new_max, (floats)0, new_max == -INFINITY);
+    floats sum = 0;
+    for (int k = 0; k < KEY_BLOCKS; k++) {
+        products[k] = power_of_two(products[k] - base);
+        sum += products[k];
+    }
+    const floats rescale = power_of_two(*row_max - base);
+    *row_sum = *row_sum * rescale + row_sum_of(sum);
+    *row_max = new_max;
+    return rescale;
+}
+
+/*
+ * acc = acc * rescale + the values, weighted, of a block of rows and key_blocks * KEY_BLOCK keys. Values are read as keys
+ * are by products_of.
+ */
+INLINE void accumulate(floats *acc, floats rescale, const float *weights, int key_blocks, const bool straight,
+                       const tile_row *rows, int head, const tile_row *next, const floats *tile) {
     float scales[TUNE_LANES];
     STORE_FLOATS(rescale, 0, scales);
     for (int begin = 0; begin < V_COLUMNS; begin += V_BLOCK) {
@@ -167,19 +194,19 @@ INLINE void accumulate(floats *acc, floats rescale, const float *weights, const 
 #pragma unroll
             for (int c = 0; c < V_BLOCK; c++)
                 sums[r][c] = acc[r * V_COLUMNS + begin + c] * scales[r * KEY_BLOCK];
-        for (int k = 0; k < KEY_BLOCKS; k++) {
+        for (int k = 0; k < key_blocks; k++) {
 #pragma unroll
             for (int j = 0; j < KEY_BLOCK; j++) {
                 const int key = k * KEY_BLOCK + j;
                 floats value[V_BLOCK];
 #pragma unroll
                 for (int c = 0; c < V_BLOCK; c++) {
-                    value[c] =
-                        straight ? row_vector(rows[key], begin + c, HEAD_DIM_V) : tile[key * TILE_COLUMNS + begin + c];
+                    value[c] = straight ? row_vector(row_of_head(rows[key], head, true), begin + c, HEAD_DIM_V)
+                                        : tile[key * TILE_COLUMNS + begin + c];
                     if (straight && !VALUES_IN_KEYS && IS_LINE(c)) {
-                        if (FETCHES_FAR)
+                        line_fetch_near(row_of_head(rows[key + SOON], head, true), begin + c);
+                        if (next != 0)
                             line_fetch(next[key], begin + c);
-                        line_fetch_near(rows[key + SOON], begin + c);
                     }
                 }
 #pragma unroll
@@ -214,11 +241,10 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
     floats queries[MOST_BLOCKS * ROW_BLOCK * K_COLUMNS];
     floats tile[TUNE_KEYS * TILE_COLUMNS];
     floats acc[MOST_BLOCKS * ROW_BLOCK * V_COLUMNS];
-    floats weights[ROW_BLOCKS * KEY_BLOCKS]; /* of a block of rows after the other, as vectors of scores are */
-    floats row_max[MOST_BLOCKS], row_sum[MOST_BLOCKS], rescale[ROW_BLOCKS];
-    /* Of the first head, this tile and the next; of a head, K, V and what of K comes then; and what is fetched far. */
-    tile_row key_rows[2][TUNE_KEYS], value_rows[2][TUNE_KEYS];
-    tile_row head_rows[AFTER_VALUES + SOON], next_keys[TUNE_KEYS], next_values[TUNE_KEYS];
+    floats weights[MOST_BLOCKS * KEY_BLOCKS]; /* of a block of rows after the other, as vectors of scores are */
+    floats row_max[MOST_BLOCKS], row_sum[MOST_BLOCKS], rescale[MOST_BLOCKS];
+    /* Of the first head, this tile and the next; of the heads read together, K, V and what of K comes then. */
+    tile_row key_rows[2][TUNE_KEYS], value_rows[2][TUNE_KEYS], near_rows[AFTER_VALUES + SOON];
     const int first_head = p->kv_head;
     const int rows = min(TUNE_ROWS, p->num_rows - p->first_row);
     const int last_row = p->first_row + rows - 1;
@@ -230,7 +256,9 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
     const int tree_begin = WITH_TREE ? p->k_len - p->q_len : p->k_len;
     const int full_end = min(min(problem_high(p, p->first_row), p->key_end), tree_begin);
     const int first_tile = p->key_begin + (begin - p->key_begin) / TUNE_KEYS * TUNE_KEYS;
+    /* Whole tiles between full_begin and here are read straight from the pool. */
     const bool few = blocks <= FEW_BLOCKS;
+    const int straight_end = few && !WITH_GUARD ? min(full_end, stored_end(p)) : 0;
 
     for (int head = 0; head < heads; head++) {
         p->kv_head = first_head + head;
@@ -240,7 +268,8 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
             for (int c = 0; c < V_COLUMNS; c++)
                 acc[at * V_COLUMNS + c] = 0;
         }
-        tile_fetch(p, first_tile);
+        if (first_tile < full_begin || first_tile + TUNE_KEYS > straight_end)
+            tile_fetch(p, first_tile, 0, TUNE_KEYS);
     }
     for (int b = 0; b < heads * blocks; b++) {
         row_max[b] = -INFINITY;
@@ -253,81 +282,81 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
     }
     for (int first = first_tile; first < end; first += TUNE_KEYS) {
         const bool masked = WITH_GUARD || first < full_begin || first + TUNE_KEYS > full_end;
-        const bool straight = few && !masked && first + TUNE_KEYS <= stored_end(p);
+        const bool straight = first >= full_begin && first + TUNE_KEYS <= straight_end;
         const int turn = (first - first_tile) / TUNE_KEYS % 2;
         if (few) {
             p->kv_head = first_head;
             rows_find(p, first + TUNE_KEYS, false, key_rows[1 - turn]);
             rows_find(p, first + TUNE_KEYS, true, value_rows[1 - turn]);
         }
-        for (int head = 0; head < heads; head++) {
-            floats *head_acc = acc + head * blocks * ROW_BLOCK * V_COLUMNS;
-            const tile_row *next = next_keys;
-            p->kv_head = first_head + head;
+        const int together = straight && HEADS_SIDE_BY_SIDE ? heads : 1;
+        const bool next_is_straight = first + 2 * TUNE_KEYS <= straight_end;
+        /* One head of several side by side is read in small pieces: near is then too late, and far more is on its way. */
+        const bool far = HEADS_SIDE_BY_SIDE && heads == 1 && next_is_straight;
+        for (int head = 0; head < heads; head += together) {
             if (straight) {
-                rows_of_head(key_rows[turn], head, false, head_rows);
-                rows_of_head(value_rows[turn], head, true, head_rows + VALUES);
+                rows_of_head(key_rows[turn], head, false, near_rows);
+                rows_of_head(value_rows[turn], head, true, near_rows + VALUES);
                 for (int j = 0; j < SOON; j++)
-                    head_rows[AFTER_VALUES + j] =
-                        head + 1 < heads ? row_of_head(key_rows[turn][j], head + 1, false) : key_rows[1 - turn][j];
-                /* What the next tile loads instead of reading it from its rows. */
-                if (!FETCHES_FAR && first + 2 * TUNE_KEYS > min(full_end, stored_end(p)))
-                    tile_fetch(p, first + TUNE_KEYS);
-                rows_to_fetch(key_rows[1 - turn], head, heads, false, next_keys);
-                rows_to_fetch(value_rows[1 - turn], head, heads, true, next_values);
-            } else {
-                tile_fetch(p, first + TUNE_KEYS);
+                    near_rows[AFTER_VALUES + j] = head + together < heads
+                                                      ? row_of_head(key_rows[turn][j], head + together, false)
+                                                      : key_rows[1 - turn][j];
+            }
+            p->kv_head = first_head + head;
+            if (!straight) {
+                tile_fetch(p, first + TUNE_KEYS, 0, TUNE_KEYS);
                 tile_load(p, first, begin, false, tile);
             }
-            for (int b = 0; b < blocks; b++) {
-                const int state = head * blocks + b;
-                const floats *q_block = queries + state * ROW_BLOCK * K_COLUMNS;
-                const int block_row = p->first_row + b * ROW_BLOCK;
-                const row_bounds bounds = bounds_of(p, block_row, last_row);
-                floats scores[KEY_BLOCKS];
-                floats new_max = row_max[state];
-                for (int k = 0; k < KEY_BLOCKS; k++) {
-                    const int key = k * KEY_BLOCK;
-                    const floats product = straight ? products_of(q_block, true, head_rows + key, next + key, 0)
-                                                    : products_of(q_block, false, 0, 0, tile + key * TILE_COLUMNS);
-                    scores[k] = scores_of(p, block_row, last_row, first + k, product, bounds, masked);
-                    new_max = larger_of(new_max, scores[k]);
+            const int product_blocks = together > 1 ? 1 : KEY_BLOCKS;
+            for (int first_k = 0; first_k < KEY_BLOCKS; first_k += product_blocks)
+                for (int i = 0; i < together; i++) {
+                    p->kv_head = first_head + head + i;
+                    if (straight && !next_is_straight)
+                        tile_fetch(p, first + TUNE_KEYS, first_k * KEY_BLOCK, product_blocks * KEY_BLOCK);
+                    for (int b = 0; b < blocks; b++) {
+                        const int state = (head + i) * blocks + b;
+                        const floats *q_block = queries + state * ROW_BLOCK * K_COLUMNS;
+                        for (int k = first_k; k < first_k + product_blocks; k++) {
+                            const int key = k * KEY_BLOCK;
+                            weights[state * KEY_BLOCKS + k] =
+                                straight ? products_of(q_block, true, near_rows + key, i,
+                                                       far && b == 0 ? key_rows[1 - turn] + key : 0, 0)
+                                         : products_of(q_block, false, 0, 0, 0, tile + key * TILE_COLUMNS);
+                        }
+                        if (first_k + product_blocks == KEY_BLOCKS)
+                            rescale[state] = weigh(p, p->first_row + b * ROW_BLOCK, last_row, first, masked,
+                                                   weights + state * KEY_BLOCKS, &row_max[state], &row_sum[state]);
+                    }
                 }
-                new_max = row_max_of(new_max);
-                /* While a row has seen no key its maximum is -infinity, and infinity minus infinity would be NaN. */
-                const floats base = select(new_max, (floats)0, new_max == -INFINITY);
-                floats sum = 0;
-                for (int k = 0; k < KEY_BLOCKS; k++) {
-                    const floats weight = power_of_two(scores[k] - base);
-                    sum += weight;
-                    weights[b * KEY_BLOCKS + k] = weight;
-                }
-                rescale[b] = power_of_two(row_max[state] - base);
-                row_sum[state] = row_sum[state] * rescale[b] + row_sum_of(sum);
-                row_max[state] = new_max;
-                next = head_rows;
-            }
+            p->kv_head = first_head + head;
 #if !VALUES_IN_KEYS
             if (!straight)
                 tile_load(p, first, begin, true, tile);
 #endif
             if (masked && !tile_is_finite(tile)) {
                 for (int r = 0; r < rows; r++) {
-                    const int b = r / ROW_BLOCK, lane = r % ROW_BLOCK * KEY_BLOCK;
-                    accumulate_seen(head_acc + r * V_COLUMNS, ((const float *)&rescale[b])[lane],
-                                    (const float *)(weights + b * KEY_BLOCKS) + lane, tile);
+                    const int state = head * blocks + r / ROW_BLOCK, lane = r % ROW_BLOCK * KEY_BLOCK;
+                    accumulate_seen(acc + (head * blocks * ROW_BLOCK + r) * V_COLUMNS,
+                                    ((const float *)&rescale[state])[lane],
+                                    (const float *)(weights + state * KEY_BLOCKS) + lane, tile);
                 }
                 continue;
             }
-            for (int b = 0; b < blocks; b++) {
-                const float *block_weights = (const float *)(weights + b * KEY_BLOCKS);
-                floats *block_acc = head_acc + b * ROW_BLOCK * V_COLUMNS;
-                const tile_row *values = head_rows + VALUES;
-                if (straight)
-                    accumulate(block_acc, rescale[b], block_weights, true, values, b == 0 ? next_values : values, 0);
-                else
-                    accumulate(block_acc, rescale[b], block_weights, false, 0, 0, tile);
-            }
+            const int value_blocks = together > 1 ? VALUE_BLOCKS : KEY_BLOCKS;
+            for (int k = 0; k < KEY_BLOCKS; k += value_blocks)
+                for (int i = 0; i < together; i++)
+                    for (int b = 0; b < blocks; b++) {
+                        const int state = (head + i) * blocks + b;
+                        const float *block_weights = (const float *)(weights + state * KEY_BLOCKS + k);
+                        const floats scale = k == 0 ? rescale[state] : 1;
+                        floats *block_acc = acc + state * ROW_BLOCK * V_COLUMNS;
+                        if (straight)
+                            accumulate(block_acc, scale, block_weights, value_blocks, true,
+                                       near_rows + VALUES + k * KEY_BLOCK, i,
+                                       far && b == 0 ? value_rows[1 - turn] + k * KEY_BLOCK : 0, 0);
+                        else
+                            accumulate(block_acc, scale, block_weights, KEY_BLOCKS, false, 0, 0, 0, tile);
+                    }
         }
     }
     for (int head = 0; head < heads; head++) {

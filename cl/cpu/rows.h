@@ -108,31 +108,32 @@ INLINE void line_fetch_near(tile_row row, int c) {
     FETCH_NEAR((const __global uchar *)ROW_BEGIN(row) + c * VECTOR_BYTES);
 }
 
-/*
- * Rows are fetched near so many keys before they are read: 12 KiB of them, which is as long as memory takes and a part of
- * the first-level cache.
- */
-#define NEAR_KEYS (12288 / (K_COLUMNS * VECTOR_BYTES) / KEY_BLOCK * KEY_BLOCK)
-#define SOON (NEAR_KEYS < KEY_BLOCK ? KEY_BLOCK : NEAR_KEYS > TUNE_KEYS ? TUNE_KEYS : NEAR_KEYS)
+/* Whether the heads of a token lie side by side: they are then read together, token by token. */
+#if WITH_PAGED
+#define HEADS_SIDE_BY_SIDE (K_TOKEN_STRIDE > K_HEAD_STRIDE)
+#else
+#define HEADS_SIDE_BY_SIDE 1
+#endif
 
 /*
- * Where the heads of a token lie together, the rows of one head are a stride apart, and no order in which to read memory.
- * So the next tile is fetched into the second-level cache meanwhile, in memory's order, from FAR_PLACES tokens by turns.
+ * Rows are fetched near so many keys before they are read: 12 KiB of them, which is as long as memory takes and a part of
+ * the first-level cache. Of heads side by side 2 KiB each, and those of 8 heads are 16 KiB; of fewer heads more keys
+ * would not help, since at their distances rows share the cache's sets.
  */
-#if WITH_PAGED
-#define FETCHES_FAR (K_TOKEN_STRIDE > K_HEAD_STRIDE)
-#else
-#define FETCHES_FAR 1
-#endif
-#define FAR_PLACES 4
+#define NEAR_BYTES (HEADS_SIDE_BY_SIDE ? 2048 : 12288)
+#define NEAR_KEYS (NEAR_BYTES / (K_COLUMNS * VECTOR_BYTES) / KEY_BLOCK * KEY_BLOCK)
+#define SOON (NEAR_KEYS < KEY_BLOCK ? KEY_BLOCK : NEAR_KEYS > TUNE_KEYS ? TUNE_KEYS : NEAR_KEYS)
+
+/* Then values are summed so many vectors of scores at a time, which is 8 keys or more: sums are loaded and stored. */
+#define VALUE_BLOCKS (KEY_BLOCK >= 8 ? 1 : KEY_BLOCKS * KEY_BLOCK > 8 ? 8 / KEY_BLOCK : KEY_BLOCKS)
 
 /* Where a head's rows of V begin behind those of K, which may be the same, and where what comes then. */
 #define VALUES (VALUES_IN_KEYS ? 0 : TUNE_KEYS)
 #define AFTER_VALUES (VALUES + TUNE_KEYS)
 
-/* Begins to fetch all rows of a tile that the part has. */
-static void tile_fetch(const attn_problem *p, int first) {
-    for (int j = 0; j < TUNE_KEYS; j++) {
+/* Begins to fetch `count` rows of a tile, from the n-th on, as far as the part has them. */
+static void tile_fetch(const attn_problem *p, int first, int n, int count) {
+    for (int j = n; j < n + count; j++) {
         const int position = first + TILE_POSITION(j);
         if (position >= p->key_end || !problem_has(p, position))
             continue;
@@ -165,17 +166,6 @@ INLINE tile_row row_of_head(tile_row row, int head, const bool values) {
 INLINE void rows_of_head(const tile_row *rows, int head, const bool values, tile_row *to) {
     for (int j = 0; j < TUNE_KEYS; j++)
         to[j] = row_of_head(rows[j], head, values);
-}
-
-/*
- * The part of the next tile that is fetched while head `head` of `heads` is computed: those of the heads' rows that lie
- * side by side, so that memory is read in its order. rows: of the first head.
- */
-INLINE void rows_to_fetch(const tile_row *rows, int head, int heads, const bool values, tile_row *to) {
-    const int tokens = TUNE_KEYS / heads, places = min(tokens, FAR_PLACES);
-    for (int j = 0; j < tokens; j++)
-        for (int i = 0; i < heads; i++)
-            to[(j / places * heads + i) * places + j % places] = row_of_head(rows[head * tokens + j], i, values);
 }
 
 /* Where the positions end whose keys are found in memory: the rest comes from k_new and v_new. */

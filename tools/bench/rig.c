@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 extern const char pcl_source_bench[];
 
@@ -90,11 +91,22 @@ static bool describe(bench_rig *rig, tool_error *error) {
     return true;
 }
 
-/* What a driver reports need not be the last level, so no device gets less than the largest caches of its kind. */
+/* What a driver reports need not be the last level, which the system knows of a CPU. */
+static uint64_t last_cache_bytes(const bench_rig *rig) {
+    uint64_t bytes = rig->cache_bytes;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    const long shared = rig->is_cpu ? sysconf(_SC_LEVEL3_CACHE_SIZE) : 0;
+    if (shared > 0 && (uint64_t)shared > bytes)
+        bytes = (uint64_t)shared;
+#endif
+    return bytes;
+}
+
+/* No device gets less than the largest caches of its kind. */
 static uint64_t choose_flush_bytes(const bench_rig *rig, int32_t asked_mib) {
     uint64_t bytes = rig->is_cpu ? 128 * MIB : 512 * MIB;
-    if (bytes < 4 * rig->cache_bytes)
-        bytes = 4 * rig->cache_bytes;
+    if (bytes < 4 * last_cache_bytes(rig))
+        bytes = 4 * last_cache_bytes(rig);
     /* With less, bench_flush would read nothing on a GPU. */
     const int32_t least_mib = rig->is_cpu ? 1 : 64;
     if (asked_mib > 0)

@@ -159,7 +159,9 @@ INLINE floats scores_of(const attn_problem *p, int first_row, int last_row, int 
  */
 INLINE floats weigh(const attn_problem *p, int first_row, int last_row, int first, bool masked, floats *products,
                     floats *row_max, floats *row_sum) {
-    const row_bounds bounds = bounds_of(p, first_row, last_row);
+    row_bounds bounds = {0, 0};
+    if (masked)
+        bounds = bounds_of(p, first_row, last_row);
     floats new_max = *row_max;
     for (int k = 0; k < KEY_BLOCKS; k++) {
         products[k] = scores_of(p, first_row, last_row, first + k, products[k], bounds, masked);

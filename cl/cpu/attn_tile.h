@@ -26,6 +26,10 @@
 #define FEW_BLOCKS 2
 #define MOST_BLOCKS (WITH_SPLITS && ROW_BLOCKS < 8 ? 8 : ROW_BLOCKS)
 
+/* Of many rows varlen has keys turned: what that costs is shared by them. Decode's rows are many in company alone. */
+#define KEY_VECTORS (TUNE_KEYS / TUNE_LANES)
+#define TURNS_KEYS (!WITH_SPLITS && ROW_BLOCKS >= 16 && KEY_VECTORS % 2 == 0)
+
 /* The portable tier has local memory and a size of sub-groups here; this one needs none. */
 #define SUB_GROUP
 typedef int tile_memory;
@@ -95,6 +99,48 @@ INLINE floats products_of(const floats *q, const bool straight, const tile_row *
         }
     }
     return sums_of(sums);
+}
+
+/* Turns a tile of keys: vector d * KEY_VECTORS + v has element d of the v-th TUNE_LANES keys. */
+static void tile_turn(const floats *tile, floats *turned) {
+    for (int v = 0; v < KEY_VECTORS; v++)
+        for (int c = 0; c < K_COLUMNS; c++) {
+            floats x[TUNE_LANES];
+#pragma unroll
+            for (int i = 0; i < TUNE_LANES; i++)
+                x[i] = tile[(v * TUNE_LANES + i) * TILE_COLUMNS + c];
+            turn(x);
+#pragma unroll
+            for (int i = 0; i < TUNE_LANES; i++)
+                turned[(c * TUNE_LANES + i) * KEY_VECTORS + v] = x[i];
+        }
+}
+
+/* The products of ROW_BLOCK query rows and the turned keys of a tile, which need no sums of lanes. */
+INLINE void products_of_turned(const floats *q, const floats *turned, floats *products) {
+    const float *rows = (const float *)q;
+    for (int first = 0; first < KEY_VECTORS; first += 2) {
+        floats sums[2][ROW_BLOCK];
+#pragma unroll
+        for (int i = 0; i < 2 * ROW_BLOCK; i++)
+            sums[i / ROW_BLOCK][i % ROW_BLOCK] = 0;
+        for (int d = 0; d < HEAD_DIM; d++) {
+            const floats keys[2] = {turned[d * KEY_VECTORS + first], turned[d * KEY_VECTORS + first + 1]};
+#pragma unroll
+            for (int r = 0; r < ROW_BLOCK; r++) {
+                const float x = rows[r * K_COLUMNS * TUNE_LANES + d];
+                sums[0][r] += x * keys[0];
+                sums[1][r] += x * keys[1];
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            turn_quarters(sums[i]);
+#pragma unroll
+            for (int k = 0; k < ROW_BLOCK; k++)
+                products[(first + i) * ROW_BLOCK + k] = sums[i][k];
+        }
+    }
 }
 
 /* Which keys the rows from first_row on see: of each lane's row, the first and the one behind the last. */
@@ -241,7 +287,7 @@ static void accumulate_seen(floats *acc, float rescale, const float *weights, co
 INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, int heads,
                       attn_result_target target) {
     floats queries[MOST_BLOCKS * ROW_BLOCK * K_COLUMNS];
-    floats tile[TUNE_KEYS * TILE_COLUMNS];
+    floats tile[TUNE_KEYS * TILE_COLUMNS], turned[TURNS_KEYS ? TUNE_KEYS * K_COLUMNS : 1];
     floats acc[MOST_BLOCKS * ROW_BLOCK * V_COLUMNS];
     floats weights[MOST_BLOCKS * KEY_BLOCKS]; /* of a block of rows after the other, as vectors of scores are */
     floats row_max[MOST_BLOCKS], row_sum[MOST_BLOCKS], rescale[MOST_BLOCKS];
@@ -306,8 +352,9 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
             }
             p->kv_head = first_head + head;
             if (!straight) {
-                tile_fetch(p, first + TUNE_KEYS, 0, TUNE_KEYS);
                 tile_load(p, first, begin, false, tile);
+                if (TURNS_KEYS && !few)
+                    tile_turn(tile, turned);
             }
             const int product_blocks = together > 1 ? 1 : KEY_BLOCKS;
             for (int first_k = 0; first_k < KEY_BLOCKS; first_k += product_blocks)
@@ -318,7 +365,13 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
                     for (int b = 0; b < blocks; b++) {
                         const int state = (head + i) * blocks + b;
                         const floats *q_block = queries + state * ROW_BLOCK * K_COLUMNS;
-                        for (int k = first_k; k < first_k + product_blocks; k++) {
+                        /* By pieces: a burst waits for itself. */
+                        const int fetched = b * TUNE_KEYS / blocks;
+                        if (!straight)
+                            tile_fetch(p, first + TUNE_KEYS, fetched, (b + 1) * TUNE_KEYS / blocks - fetched);
+                        if (TURNS_KEYS && !few)
+                            products_of_turned(q_block, turned, weights + state * KEY_BLOCKS);
+                        for (int k = first_k; k < first_k + product_blocks && !(TURNS_KEYS && !few); k++) {
                             const int key = k * KEY_BLOCK;
                             weights[state * KEY_BLOCKS + k] =
                                 straight ? products_of(q_block, true, near_rows + key, i,

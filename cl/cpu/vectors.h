@@ -66,6 +66,55 @@ INLINE floats sums_of(const floats *x) {
     return JOIN(c, d, SWAP1, MASK1);
 }
 
+/* Exchanges the lanes of a where the mask is -1 with those of b, 1, 2, 4 or 8 lanes before, where it is 0. */
+#define EXCHANGE(a, b, SWAP, mask)                     \
+    do {                                               \
+        const floats first = select(a, SWAP(b), mask); \
+        b = select(SWAP(a), b, mask);                  \
+        a = first;                                     \
+    } while (0)
+
+/* Turns TUNE_LANES vectors: lane i of x[j] becomes lane j of x[i]. */
+INLINE void turn(floats *x) {
+#pragma unroll
+    for (int i = 0; i < TUNE_LANES / 2; i++) {
+        EXCHANGE(x[i * 2], x[i * 2 + 1], SWAP1, MASK1);
+    }
+#pragma unroll
+    for (int i = 0; i < TUNE_LANES / 2; i++) {
+        const int j = i / 2 * 4 + i % 2;
+        EXCHANGE(x[j], x[j + 2], SWAP2, MASK2);
+    }
+#pragma unroll
+    for (int i = 0; i < TUNE_LANES / 2; i++) {
+        const int j = i / 4 * 8 + i % 4;
+        EXCHANGE(x[j], x[j + 4], SWAP4, MASK4);
+    }
+#pragma unroll
+    for (int i = 0; i < TUNE_LANES - 8; i++)
+        EXCHANGE(x[i], x[i + TUNE_LANES - 8], SWAP8, MASK8);
+}
+
+/* The same of four vectors, as if each were four elements: of all four the first quarters become the first vector. */
+INLINE void turn_quarters(floats *x) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#if TUNE_LANES == 16
+        EXCHANGE(x[i * 2], x[i * 2 + 1], SWAP4, MASK4);
+#else
+        EXCHANGE(x[i * 2], x[i * 2 + 1], SWAP2, MASK2);
+#endif
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+#if TUNE_LANES == 16
+        EXCHANGE(x[i], x[i + 2], SWAP8, MASK8);
+#else
+        EXCHANGE(x[i], x[i + 2], SWAP4, MASK4);
+#endif
+    }
+}
+
 /*
  * 2^x for x up to 0, 1 for 0 exactly, to 1e-7 of the value; 0 below -126. Adding and taking away 1.5 * 2^23 rounds to an
  * integer, and leaves that in the lowest bits.

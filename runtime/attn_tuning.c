@@ -195,11 +195,11 @@ enum { STREAM_HELPERS = 64 };
 static int64_t stream_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
     const nv_rows r = nv_rows_of(desc);
     const int64_t rows = tuning->rows, warps = (tuning->work_group - STREAM_HELPERS) / 32, stages = tuning->stages;
-    const int64_t panel_row = 128, problem = 17 * 4 + 8, panels_end = 1024;
+    const int64_t panel_row = 128, barrier = 8, problem = 68 + barrier, panels_end = 1024;
     const int64_t panels = (desc->head_dim + 63) / 64 + (is_v_in_k(desc) ? 0 : (desc->head_dim_v + 63) / 64);
     const int64_t filled = most(tuning->keys / warps * panels * panel_row, rows * r.result_bytes);
-    const int64_t stage = warps * ((filled + panels_end - 1) / panels_end * panels_end) + 2 * 8;
-    return stages * stage + (stages + 2) * r.q_parts * rows * r.q_pitch * 2 + (stages + 4) * problem + 4 * 8 +
+    const int64_t stage = warps * ((filled + panels_end - 1) / panels_end * panels_end) + 2 * barrier;
+    return stages * stage + (stages + 2) * r.q_parts * rows * r.q_pitch * 2 + (stages + 4) * problem + 4 * barrier +
            2 * warps * rows * 8 + 2 * (rows * 8 + 8);
 }
 

@@ -2,27 +2,11 @@
 /* The prefix cache. Tests whose names begin with b and a number are faults that users of such caches have met. */
 #include "blocks.h"
 #include "support/manager.h"
-#include "support/random.h"
 
 #include <limits.h>
 #include <string.h>
 
-enum { BLOCK = 16 };
-
-static pagedcl_blocks *create(int32_t num_blocks) {
-    return manager_create(
-        (pagedcl_blocks_desc){.num_blocks = num_blocks, .block_size = BLOCK, .prefix_cache = 1, .prefix_hash_seed = 7});
-}
-
-/* first, first + 1, ... */
-static const int32_t *tokens_from(int32_t first) {
-    static int32_t tokens[8][1024];
-    static int next;
-    int32_t *made = tokens[next++ % 8];
-    for (int32_t i = 0; i < 1024; i++)
-        made[i] = first + i;
-    return made;
-}
+enum { BLOCK = MANAGER_PREFIX_BLOCK };
 
 static pagedcl_prompt with_keys(const int32_t *tokens, int64_t num_tokens, const pagedcl_prefix_key *keys,
                                 int64_t num_keys) {
@@ -37,7 +21,7 @@ static pagedcl_prefix_key text_key(int32_t type, const char *text) {
 }
 
 Test(prefix, b83_a_collision_of_hashes_is_no_hit) {
-    pagedcl_blocks *blocks = create(32);
+    pagedcl_blocks *blocks = manager_with_prefixes(32);
     blocks->prefix.hash_mask = 0;
     /* Different tokens; the same tokens behind different parents; the same in the last token but one. */
     int32_t prompts[6][2 * BLOCK + 1] = {{0}};
@@ -62,8 +46,8 @@ Test(prefix, b83_a_collision_of_hashes_is_no_hit) {
 }
 
 Test(prefix, b86_keys_carry_their_type_and_length) {
-    pagedcl_blocks *blocks = create(64);
-    const int32_t *tokens = tokens_from(0);
+    pagedcl_blocks *blocks = manager_with_prefixes(64);
+    const int32_t *tokens = manager_tokens(0);
     const pagedcl_prefix_key lists[][2] = {
         {text_key(PAGEDCL_KEY_ADAPTER, "k1")},
         {text_key(PAGEDCL_KEY_SALT, "k1")},
@@ -89,8 +73,8 @@ Test(prefix, b86_keys_carry_their_type_and_length) {
 }
 
 Test(prefix, b140_no_hit_across_salts) {
-    pagedcl_blocks *blocks = create(32);
-    const int32_t *tokens = tokens_from(0);
+    pagedcl_blocks *blocks = manager_with_prefixes(32);
+    const int32_t *tokens = manager_tokens(0);
     pagedcl_prefix_key s1 = text_key(PAGEDCL_KEY_SALT, "s1"), s2 = text_key(PAGEDCL_KEY_SALT, "s2");
     pagedcl_prompt mine = with_keys(tokens, 33, &s1, 1), other = with_keys(tokens, 33, &s2, 1);
     pagedcl_prompt none = manager_prompt(tokens, 33);
@@ -106,7 +90,7 @@ Test(prefix, b140_no_hit_across_salts) {
     /* A fork belongs to whom its parent belongs to. */
     pagedcl_seq seq = manager_admit(blocks, &mine, NULL), fork = 0;
     OK(pagedcl_blocks_share(blocks, seq, 0, &fork));
-    const int32_t *more = tokens_from(500);
+    const int32_t *more = manager_tokens(500);
     manager_append(blocks, fork, 17);
     OK(pagedcl_prefix_record(blocks, fork, more, 17));
     mine.tokens = other.tokens = none.tokens = more;
@@ -121,8 +105,8 @@ Test(prefix, b88_a_full_hit_leaves_the_last_token) {
     const int64_t lengths[] = {1, 2, 15, 16, 17, 31, 32, 33, 48};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (int32_t min_partial = 0; min_partial <= BLOCK; min_partial += BLOCK) {
-            pagedcl_blocks *blocks = create(16);
-            pagedcl_prompt prompt = manager_prompt(tokens_from(0), lengths[i]);
+            pagedcl_blocks *blocks = manager_with_prefixes(16);
+            pagedcl_prompt prompt = manager_prompt(manager_tokens(0), lengths[i]);
             prompt.min_partial = min_partial;
             int64_t whole = lengths[i] / BLOCK * BLOCK;
             int64_t most = whole < lengths[i] ? whole : min_partial == 0 ? whole - 1 : whole - BLOCK;
@@ -139,8 +123,8 @@ Test(prefix, b88_a_full_hit_leaves_the_last_token) {
 }
 
 Test(prefix, b90_what_is_found_is_held) {
-    pagedcl_blocks *blocks = create(6);
-    pagedcl_prompt prompt = manager_prompt(tokens_from(0), 33);
+    pagedcl_blocks *blocks = manager_with_prefixes(6);
+    pagedcl_prompt prompt = manager_prompt(manager_tokens(0), 33);
     manager_serve(blocks, &prompt);
     pagedcl_seq seq = 0;
     int64_t num_cached;
@@ -161,9 +145,9 @@ Test(prefix, b90_what_is_found_is_held) {
 }
 
 Test(prefix, b75_every_block_is_counted_once) {
-    pagedcl_blocks *blocks = create(8);
+    pagedcl_blocks *blocks = manager_with_prefixes(8);
     int32_t a[49], b[49];
-    memcpy(a, tokens_from(0), sizeof a);
+    memcpy(a, manager_tokens(0), sizeof a);
     memcpy(b, a, sizeof b);
     for (int i = 32; i < 49; i++)
         b[i] = 900 + i;
@@ -189,9 +173,9 @@ Test(prefix, b75_every_block_is_counted_once) {
 }
 
 Test(prefix, part_of_a_block_is_copied) {
-    pagedcl_blocks *blocks = create(16);
+    pagedcl_blocks *blocks = manager_with_prefixes(16);
     int32_t tokens[3 * BLOCK];
-    memcpy(tokens, tokens_from(0), sizeof tokens);
+    memcpy(tokens, manager_tokens(0), sizeof tokens);
     pagedcl_prompt prompt = manager_prompt(tokens, 3 * BLOCK);
     manager_serve(blocks, &prompt);
     tokens[BLOCK + 5] = -1;
@@ -228,8 +212,8 @@ Test(prefix, part_of_a_block_is_copied) {
 }
 
 Test(prefix, a_shortened_sequence_does_not_spoil_what_it_stored) {
-    pagedcl_blocks *blocks = create(8);
-    const int32_t *tokens = tokens_from(0), *other = tokens_from(300);
+    pagedcl_blocks *blocks = manager_with_prefixes(8);
+    const int32_t *tokens = manager_tokens(0), *other = manager_tokens(300);
     pagedcl_prompt prompt = manager_prompt(tokens, 40);
     pagedcl_seq seq = manager_admit(blocks, &prompt, NULL);
     for (int64_t length = 39; length >= 0; length -= 13) {
@@ -249,88 +233,12 @@ Test(prefix, a_shortened_sequence_does_not_spoil_what_it_stored) {
     manager_destroy(blocks);
 }
 
-/* Prompts of one block each against a plain list: evicted is who was used least recently, by priority. */
-Test(prefix, least_recently_used_goes_first) {
-    enum { PROMPTS = 24, POOL = 10, STEPS = 4000 };
-    pagedcl_blocks *blocks = create(POOL);
-    int64_t used_at[PROMPTS] = {0}; /* 0: not cached */
-    int priorities[PROMPTS] = {0};
-    random_state random = {5};
-    for (int64_t now = 1; now <= STEPS; now++) {
-        int32_t tokens[BLOCK + 1] = {random_below(&random, PROMPTS)};
-        int32_t chosen = tokens[0];
-        pagedcl_prompt prompt = manager_prompt(tokens, BLOCK + 1);
-        prompt.min_partial = BLOCK;
-        cr_assert_eq(manager_peek(blocks, &prompt), used_at[chosen] > 0 ? BLOCK : 0, "step %d", (int)now);
-        if (used_at[chosen] > 0 && random_below(&random, 4) == 0) {
-            priorities[chosen] = random_below(&random, 3) - 1;
-            int64_t num_tokens;
-            OK(pagedcl_prefix_set_priority(blocks, &prompt, (pagedcl_priority)priorities[chosen], &num_tokens));
-            cr_assert_eq(num_tokens, BLOCK);
-        }
-        /* Of the pool, the prompt takes one block for itself and one for its last token. */
-        bool known = used_at[chosen] > 0;
-        int cached = 0;
-        for (int i = 0; i < PROMPTS; i++)
-            cached += used_at[i] > 0;
-        int64_t mine = used_at[chosen];
-        used_at[chosen] = 0;
-        int to_evict = cached - known + 2 - POOL;
-        for (int e = 0; e < to_evict; e++) {
-            int victim = -1;
-            for (int i = 0; i < PROMPTS; i++)
-                if (used_at[i] > 0 && (victim < 0 || priorities[i] < priorities[victim] ||
-                                       (priorities[i] == priorities[victim] && used_at[i] < used_at[victim])))
-                    victim = i;
-            used_at[victim] = 0;
-            priorities[victim] = 0;
-        }
-        if (mine == 0)
-            priorities[chosen] = 0;
-        manager_serve(blocks, &prompt);
-        used_at[chosen] = now;
-    }
-    cr_assert_gt(manager_stats(blocks).evicted, STEPS / 10);
-    manager_destroy(blocks);
-}
-
-typedef struct eviction_log {
-    int32_t blocks[64];
-    int count;
-    int removed;
-} eviction_log;
-
-static void log_eviction(void *user, const pagedcl_block_event *event) {
-    eviction_log *log = user;
-    if (event->type == PAGEDCL_BLOCK_EVICTED)
-        log->blocks[log->count++] = event->block;
-    log->removed += event->type == PAGEDCL_BLOCK_REMOVED;
-}
-
-Test(prefix, children_of_an_evicted_block_go_first) {
-    pagedcl_blocks *blocks = create(8);
-    eviction_log log = {0};
-    OK(pagedcl_blocks_set_listener(blocks, log_eviction, &log));
-    pagedcl_prompt prompt = manager_prompt(tokens_from(0), 4 * BLOCK + 1);
-    pagedcl_seq seq = manager_admit(blocks, &prompt, NULL);
-    int32_t row[5];
-    OK(pagedcl_blocks_table(blocks, seq, 0, row, 5, NULL));
-    OK(pagedcl_blocks_seq_free(blocks, seq));
-    OK(pagedcl_prefix_evict(blocks, 2, NULL));
-    cr_assert(log.count == 2 && log.blocks[0] == row[3] && log.blocks[1] == row[2]);
-    cr_assert_eq(manager_peek(blocks, &prompt), 2 * BLOCK);
-    OK(pagedcl_prefix_evict(blocks, INT64_MAX, NULL));
-    cr_assert(log.count == 4 && log.blocks[2] == row[1] && log.blocks[3] == row[0]);
-    cr_assert_eq(log.removed, 0);
-    manager_destroy(blocks);
-}
-
 /* Two compute the same at the same time: one's blocks are known, the other's go on behind them. */
 Test(prefix, what_is_computed_twice_is_cached_once) {
-    pagedcl_blocks *blocks = create(12);
-    eviction_log log = {0};
-    OK(pagedcl_blocks_set_listener(blocks, log_eviction, &log));
-    const int32_t *tokens = tokens_from(0);
+    pagedcl_blocks *blocks = manager_with_prefixes(12);
+    manager_evictions log = {0};
+    OK(pagedcl_blocks_set_listener(blocks, manager_log_eviction, &log));
+    const int32_t *tokens = manager_tokens(0);
     pagedcl_prompt prompt = manager_prompt(tokens, 2 * BLOCK);
     pagedcl_seq a = 0, b = 0;
     int64_t num_cached;
@@ -360,38 +268,9 @@ Test(prefix, what_is_computed_twice_is_cached_once) {
     manager_destroy(blocks);
 }
 
-Test(prefix, pinned_blocks_are_never_evicted) {
-    pagedcl_blocks *blocks = create(6);
-    pagedcl_prompt prompt = manager_prompt(tokens_from(0), 2 * BLOCK + 1), other = manager_prompt(tokens_from(500), 33);
-    int64_t num_tokens;
-    manager_serve(blocks, &prompt);
-    OK(pagedcl_prefix_set_priority(blocks, &prompt, PAGEDCL_PRIORITY_PINNED, &num_tokens));
-    cr_assert_eq(num_tokens, 2 * BLOCK);
-    manager_serve(blocks, &other);
-    cr_assert_eq(manager_stats(blocks).available, 4);
-    pagedcl_seq seq = manager_sequence(blocks, 4 * BLOCK);
-    FAILS(pagedcl_blocks_append(blocks, seq, 1, NULL, NULL), OUT_OF_BLOCKS);
-    cr_assert_eq(manager_peek(blocks, &prompt), 2 * BLOCK);
-    cr_assert_eq(manager_peek(blocks, &other), 0);
-    int64_t num_evicted = -1;
-    OK(pagedcl_prefix_evict(blocks, INT64_MAX, &num_evicted));
-    cr_assert_eq(num_evicted, 0);
-    /* The front part alone cannot be let go while what is behind it is pinned. */
-    prompt.num_tokens = BLOCK;
-    OK(pagedcl_prefix_set_priority(blocks, &prompt, PAGEDCL_PRIORITY_LOW, NULL));
-    cr_assert_eq(manager_stats(blocks).available, 0);
-    prompt.num_tokens = 2 * BLOCK;
-    OK(pagedcl_prefix_set_priority(blocks, &prompt, PAGEDCL_PRIORITY_LOW, NULL));
-    cr_assert_eq(manager_stats(blocks).available, 2);
-    manager_append(blocks, seq, BLOCK);
-    FAILS(pagedcl_prefix_set_priority(blocks, &prompt, (pagedcl_priority)3, NULL), INVALID_ARGUMENT);
-    FAILS(pagedcl_prefix_set_priority(blocks, &prompt, (pagedcl_priority)-2, NULL), INVALID_ARGUMENT);
-    manager_destroy(blocks);
-}
-
 Test(prefix, a_key_counts_from_its_position_on) {
-    pagedcl_blocks *blocks = create(32);
-    const int32_t *tokens = tokens_from(0);
+    pagedcl_blocks *blocks = manager_with_prefixes(32);
+    const int32_t *tokens = manager_tokens(0);
     const int64_t positions[] = {0, 1, BLOCK - 1, BLOCK, 2 * BLOCK + 3, 4 * BLOCK};
     for (size_t i = 0; i < sizeof positions / sizeof *positions; i++) {
         pagedcl_prefix_key cat = text_key(PAGEDCL_KEY_MEDIA, "cat"), dog = text_key(PAGEDCL_KEY_MEDIA, "dog");
@@ -416,7 +295,7 @@ Test(prefix, windows_give_back_what_no_query_sees) {
     const int64_t windows[] = {0, 2 * BLOCK};
     pagedcl_blocks *blocks = manager_create((pagedcl_blocks_desc){
         .num_blocks = 40, .block_size = BLOCK, .num_groups = 2, .group_windows = windows, .prefix_cache = 1});
-    const int32_t *tokens = tokens_from(0);
+    const int32_t *tokens = manager_tokens(0);
     pagedcl_prompt prompt = manager_prompt(tokens, 8 * BLOCK);
     pagedcl_seq seq = 0;
     int64_t num_cached, slot;
@@ -459,7 +338,7 @@ Test(prefix, groups_of_different_block_sizes) {
     const int32_t sizes[] = {4, 0, 8};
     pagedcl_blocks *blocks = manager_create((pagedcl_blocks_desc){
         .num_blocks = 64, .block_size = 16, .num_groups = 3, .group_block_sizes = sizes, .prefix_cache = 1});
-    pagedcl_prompt prompt = manager_prompt(tokens_from(0), 37);
+    pagedcl_prompt prompt = manager_prompt(manager_tokens(0), 37);
     int64_t needed, slot;
     pagedcl_seq seq = manager_admit(blocks, &prompt, NULL);
     cr_assert_eq(manager_stats(blocks).used, 10 + 3 + 5);
@@ -483,7 +362,7 @@ Test(prefix, groups_of_different_block_sizes) {
     seq = manager_admit(blocks, &prompt, NULL);
     OK(pagedcl_blocks_share(blocks, seq, 22, &fork));
     cr_assert_eq(manager_append(blocks, fork, 20), 3);
-    OK(pagedcl_prefix_record(blocks, fork, tokens_from(700), 20));
+    OK(pagedcl_prefix_record(blocks, fork, manager_tokens(700), 20));
     cr_assert_eq(manager_stats(blocks).stored, 2 * (4 + 1 + 2));
     cr_assert_eq(manager_peek(blocks, &prompt), 32);
     manager_destroy(blocks);
@@ -499,8 +378,8 @@ Test(prefix, groups_of_different_block_sizes) {
 }
 
 Test(prefix, statistics) {
-    pagedcl_blocks *blocks = create(16);
-    pagedcl_prompt prompt = manager_prompt(tokens_from(0), 40);
+    pagedcl_blocks *blocks = manager_with_prefixes(16);
+    pagedcl_prompt prompt = manager_prompt(manager_tokens(0), 40);
     manager_serve(blocks, &prompt);
     manager_serve(blocks, &prompt);
     manager_peek(blocks, &prompt);
@@ -511,7 +390,7 @@ Test(prefix, statistics) {
 
 Test(prefix, without_a_cache_nothing_is_found) {
     pagedcl_blocks *blocks = manager_create((pagedcl_blocks_desc){.num_blocks = 8, .block_size = BLOCK});
-    pagedcl_prompt prompt = manager_prompt(tokens_from(0), 40);
+    pagedcl_prompt prompt = manager_prompt(manager_tokens(0), 40);
     for (int turn = 0; turn < 2; turn++)
         cr_assert_eq(manager_serve(blocks, &prompt), 0);
     cr_assert_eq(manager_stats(blocks).free, 8);
@@ -524,8 +403,8 @@ Test(prefix, without_a_cache_nothing_is_found) {
 }
 
 Test(prefix, refused_arguments) {
-    pagedcl_blocks *blocks = create(8);
-    const int32_t *tokens = tokens_from(0);
+    pagedcl_blocks *blocks = manager_with_prefixes(8);
+    const int32_t *tokens = manager_tokens(0);
     pagedcl_seq seq = 77;
     int64_t number = 77;
     pagedcl_prefix_key backward[] = {text_key(PAGEDCL_KEY_MEDIA, "a"), text_key(PAGEDCL_KEY_MEDIA, "b"),
@@ -579,8 +458,9 @@ Test(prefix, refused_arguments) {
 
 /* The check finds every kind of damage to the tree. */
 Test(prefix, check_finds_damage) {
-    pagedcl_blocks *blocks = create(8);
-    pagedcl_prompt prompt = manager_prompt(tokens_from(0), 3 * BLOCK), other = manager_prompt(tokens_from(100), 20);
+    pagedcl_blocks *blocks = manager_with_prefixes(8);
+    pagedcl_prompt prompt = manager_prompt(manager_tokens(0), 3 * BLOCK),
+                   other = manager_prompt(manager_tokens(100), 20);
     manager_serve(blocks, &prompt);
     manager_serve(blocks, &other);
     pcl_node *nodes = blocks->prefix.nodes;

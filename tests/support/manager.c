@@ -10,6 +10,27 @@ pagedcl_blocks *manager_create(pagedcl_blocks_desc desc) {
     return blocks;
 }
 
+pagedcl_blocks *manager_with_prefixes(int32_t num_blocks) {
+    return manager_create((pagedcl_blocks_desc){
+        .num_blocks = num_blocks, .block_size = MANAGER_PREFIX_BLOCK, .prefix_cache = 1, .prefix_hash_seed = 7});
+}
+
+const int32_t *manager_tokens(int32_t first) {
+    static int32_t tokens[8][1024];
+    static int next;
+    int32_t *made = tokens[next++ % 8];
+    for (int32_t i = 0; i < 1024; i++)
+        made[i] = first + i;
+    return made;
+}
+
+void manager_log_eviction(void *user, const pagedcl_block_event *event) {
+    manager_evictions *log = user;
+    if (event->type == PAGEDCL_BLOCK_EVICTED)
+        log->blocks[log->count++] = event->block;
+    log->removed += event->type == PAGEDCL_BLOCK_REMOVED;
+}
+
 pagedcl_blocks_stats manager_stats(const pagedcl_blocks *blocks) {
     pagedcl_blocks_stats stats = PAGEDCL_BLOCKS_STATS_INIT;
     OK(pagedcl_blocks_check(blocks));

@@ -13,6 +13,22 @@
 /* A manager of the description, whose struct_size is set here. */
 pagedcl_blocks *manager_create(pagedcl_blocks_desc desc);
 
+/* A manager with a prefix cache, of blocks of MANAGER_PREFIX_BLOCK tokens. */
+enum { MANAGER_PREFIX_BLOCK = 16 };
+pagedcl_blocks *manager_with_prefixes(int32_t num_blocks);
+
+/* 1024 tokens: first, first + 1, ... They stay until eight more are made. */
+const int32_t *manager_tokens(int32_t first);
+
+/* What a listener (pagedcl_blocks_set_listener) was told: the blocks that were evicted, in that order, and how many others
+   were removed. */
+typedef struct manager_evictions {
+    int32_t blocks[64];
+    int count;
+    int removed;
+} manager_evictions;
+void manager_log_eviction(void *user, const pagedcl_block_event *event);
+
 /* The counters, after the check of all invariants and of free + cached + used = total. */
 pagedcl_blocks_stats manager_stats(const pagedcl_blocks *blocks);
 

@@ -31,7 +31,6 @@ attn_decode_stream(const __global int *plan, int2 sections, const __global STORA
     p.fresh = fresh;
     p.mask = mask;
     const stream_source from = {plan, sections, q, q_layout, counters, all_maps + (long)first_map * MAPS_RECORD};
-    const stream_memory memory = {
-        {(__local uchar *)stages, (__local ushort *)q_rows, problems, barriers, merge}, sums};
+    const stream_memory memory = {{(__local uchar *)stages, (__local ushort *)q_rows, problems, barriers, merge}, sums};
     attn_stream(&p, from, memory, target);
 }

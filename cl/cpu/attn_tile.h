@@ -305,7 +305,7 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
     const int full_end = min(min(problem_high(p, p->first_row), p->key_end), tree_begin);
     const int first_tile = p->key_begin + (begin - p->key_begin) / TUNE_KEYS * TUNE_KEYS;
     /* Whole tiles between full_begin and here are read straight from the pool. */
-    const bool few = blocks <= FEW_BLOCKS;
+    const bool few = blocks <= FEW_BLOCKS, turns = TURNS_KEYS && !few;
     const int straight_end = few && !WITH_GUARD ? min(full_end, stored_end(p)) : 0;
 
     for (int head = 0; head < heads; head++) {
@@ -353,7 +353,7 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
             p->kv_head = first_head + head;
             if (!straight) {
                 tile_load(p, first, begin, false, tile);
-                if (TURNS_KEYS && !few)
+                if (turns)
                     tile_turn(tile, turned);
             }
             const int product_blocks = together > 1 ? 1 : KEY_BLOCKS;
@@ -369,9 +369,9 @@ INLINE void run_heads(attn_problem *p, const __global STORAGE(Q) * q, long4 q_la
                         const int fetched = b * TUNE_KEYS / blocks;
                         if (!straight)
                             tile_fetch(p, first + TUNE_KEYS, fetched, (b + 1) * TUNE_KEYS / blocks - fetched);
-                        if (TURNS_KEYS && !few)
+                        if (turns)
                             products_of_turned(q_block, turned, weights + state * KEY_BLOCKS);
-                        for (int k = first_k; k < first_k + product_blocks && !(TURNS_KEYS && !few); k++) {
+                        for (int k = first_k; k < first_k + product_blocks && !turns; k++) {
                             const int key = k * KEY_BLOCK;
                             weights[state * KEY_BLOCKS + k] =
                                 straight ? products_of(q_block, true, near_rows + key, i,

@@ -77,9 +77,8 @@ INLINE floats sums_of(const floats *x) {
 /* Turns TUNE_LANES vectors: lane i of x[j] becomes lane j of x[i]. */
 INLINE void turn(floats *x) {
 #pragma unroll
-    for (int i = 0; i < TUNE_LANES / 2; i++) {
+    for (int i = 0; i < TUNE_LANES / 2; i++)
         EXCHANGE(x[i * 2], x[i * 2 + 1], SWAP1, MASK1);
-    }
 #pragma unroll
     for (int i = 0; i < TUNE_LANES / 2; i++) {
         const int j = i / 2 * 4 + i % 2;
@@ -97,22 +96,17 @@ INLINE void turn(floats *x) {
 
 /* The same of four vectors, as if each were four elements: of all four the first quarters become the first vector. */
 INLINE void turn_quarters(floats *x) {
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
 #if TUNE_LANES == 16
-        EXCHANGE(x[i * 2], x[i * 2 + 1], SWAP4, MASK4);
+    EXCHANGE(x[0], x[1], SWAP4, MASK4);
+    EXCHANGE(x[2], x[3], SWAP4, MASK4);
+    EXCHANGE(x[0], x[2], SWAP8, MASK8);
+    EXCHANGE(x[1], x[3], SWAP8, MASK8);
 #else
-        EXCHANGE(x[i * 2], x[i * 2 + 1], SWAP2, MASK2);
+    EXCHANGE(x[0], x[1], SWAP2, MASK2);
+    EXCHANGE(x[2], x[3], SWAP2, MASK2);
+    EXCHANGE(x[0], x[2], SWAP4, MASK4);
+    EXCHANGE(x[1], x[3], SWAP4, MASK4);
 #endif
-    }
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-#if TUNE_LANES == 16
-        EXCHANGE(x[i], x[i + 2], SWAP8, MASK8);
-#else
-        EXCHANGE(x[i], x[i + 2], SWAP4, MASK4);
-#endif
-    }
 }
 
 /*

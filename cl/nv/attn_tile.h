@@ -26,17 +26,17 @@ typedef struct tile_memory {
 
 #define ALL_RESULTS_BYTES (KEY_WARPS * RESULT_BYTES)
 
-#define TILE_MEMORY(name)                                                                                  \
-    __local uint4 name##_ring[(RING_BYTES > ALL_RESULTS_BYTES ? RING_BYTES : ALL_RESULTS_BYTES) / 16];     \
-    __local uint4 name##_q[Q_ELEMENTS / 8];                                                                \
-    __local ulong name##_rows[(1 + ROW_SCALED) * RING_ROWS];                                               \
-    __local float name##_scales[ROW_SCALED * RING_ROWS + 1];                                               \
+#define TILE_MEMORY(name)                                                                                    \
+    __local uint4 name##_ring[(RING_BYTES > ALL_RESULTS_BYTES ? RING_BYTES : ALL_RESULTS_BYTES) / 16];       \
+    __local uint4 name##_q[Q_ELEMENTS / 8];                                                                  \
+    __local ulong name##_rows[(1 + ROW_SCALED) * RING_ROWS];                                                 \
+    __local float name##_scales[ROW_SCALED * RING_ROWS + 1];                                                 \
     __local float name##_sums[KEY_WARPS * 2 * TUNE_ROWS + 2] __attribute__((aligned(8))); /* or a merge's */ \
-    tile_memory name = {(__local ushort *)name##_ring,                                                     \
-                        (__local ushort *)name##_q,                                                        \
-                        name##_rows,                                                                       \
-                        name##_rows + ROW_SCALED * RING_ROWS,                                              \
-                        name##_scales,                                                                     \
+    tile_memory name = {(__local ushort *)name##_ring,                                                       \
+                        (__local ushort *)name##_q,                                                          \
+                        name##_rows,                                                                         \
+                        name##_rows + ROW_SCALED * RING_ROWS,                                                \
+                        name##_scales,                                                                       \
                         {(__local float *)name##_ring, RESULT_BYTES / 4, name##_sums}}
 
 static ring_stage stage_of(tile_memory m, int stage) {

@@ -15,6 +15,9 @@ attn_decode_stream(const __global int *plan, int2 sections, const __global STORA
                    ROTARY_PARAMS, MASK_PARAMS, RESULT_PARAMS, PARTIAL_PARAMS, NEW_PARAMS, __global int *counters,
                    const __global uchar *all_maps, int first_map) {
     __local uint4 stages[STREAM_BYTES / 16] __attribute__((aligned(1024)));
+#if ROW_SCALED
+    __local float scales[TUNE_STAGES * STAGE_SCALES];
+#endif
     __local uint4 q_rows[STREAM_Q * Q_ELEMENTS / 8];
     __local ulong barriers[STREAM_BARRIERS];
     __local int problems[STREAM_PROBLEMS * PROBLEM_INTS];
@@ -31,6 +34,16 @@ attn_decode_stream(const __global int *plan, int2 sections, const __global STORA
     p.fresh = fresh;
     p.mask = mask;
     const stream_source from = {plan, sections, q, q_layout, counters, all_maps + (long)first_map * MAPS_RECORD};
-    const stream_memory memory = {{(__local uchar *)stages, (__local ushort *)q_rows, problems, barriers, merge}, sums};
+    const stream_memory memory = {{
+                                      (__local uchar *)stages,
+#if ROW_SCALED
+                                      scales,
+#endif
+                                      (__local ushort *)q_rows,
+                                      problems,
+                                      barriers,
+                                      merge,
+                                  },
+                                  sums};
     attn_stream(&p, from, memory, target);
 }

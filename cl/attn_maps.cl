@@ -6,6 +6,9 @@
  *
  * Launch: NUM_SEGMENTS work-groups of 32.
  */
+/* Of products, of which there are none here. */
+#define Q_DTYPE float16
+
 #include "nv/pool_maps.h"
 
 __kernel __attribute__((reqd_work_group_size(32, 1, 1))) void attn_maps(__global uchar *maps, int first,
@@ -17,11 +20,11 @@ __kernel __attribute__((reqd_work_group_size(32, 1, 1))) void attn_maps(__global
     __global uchar *record = maps + (long)(first + segment) * MAPS_RECORD;
     const ulong k = segment_address(&keys, segment), v = segment_address(&values, segment);
     for (int i = 0; i < 2; i++) {
-        const uint columns = i == 0 ? HEAD_DIM : HEAD_DIM_V;
+        const uint columns = MAP_COLUMNS(i == 0 ? HEAD_DIM : HEAD_DIM_V);
         const ulong address = i == 0 ? k : v;
-        const ulong token = 2 * (i == 0 ? K_TOKEN_STRIDE : V_TOKEN_STRIDE);
-        const ulong head = 2 * (i == 0 ? K_HEAD_STRIDE : V_HEAD_STRIDE);
-        const ulong block = 2 * (i == 0 ? K_BLOCK_STRIDE : V_BLOCK_STRIDE);
+        const ulong token = 2 * MAP_COLUMNS(i == 0 ? K_TOKEN_STRIDE : V_TOKEN_STRIDE);
+        const ulong head = 2 * MAP_COLUMNS(i == 0 ? K_HEAD_STRIDE : V_HEAD_STRIDE);
+        const ulong block = 2 * MAP_COLUMNS(i == 0 ? K_BLOCK_STRIDE : V_BLOCK_STRIDE);
         const tensor_shape by_columns = {4,
                                          address,
                                          {columns, BLOCK_SIZE, NUM_KV_HEADS, blocks},

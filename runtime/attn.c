@@ -146,29 +146,40 @@ static const char *nv_mma_refusal(const pagedcl_device *device, const pagedcl_at
     return NULL;
 }
 
-static const char *nv_wgmma_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
-    int64_t local_memory = pcl_nv_local_memory(device->nv_capability);
-    if (device->nv_capability != PCL_NV_WGMMA_CAPABILITY)
-        return "it needs an NVIDIA GPU of compute capability 9.0";
-    if (desc->kv_dtype != desc->q_dtype)
-        return "it needs q and keys of one dtype";
-    if (desc->paths == PAGEDCL_PATH_DECODE) {
-        /* Up to latent attention, whose results fill the registers. */
-        enum { MOST_K = 576, MOST_V = 512 };
-        if (desc->head_dim % 8 != 0 || desc->head_dim_v % 8 != 0 || desc->head_dim > MOST_K ||
-            desc->head_dim_v > MOST_V)
-            return "for decode alone it needs multiples of 8, up to 576 in head_dim and 512 in head_dim_v";
-        if (!pcl_pool_has_maps(desc->cache) || pcl_attn_tune_stream(local_memory, desc).stages == 0)
-            return "for decode alone it needs blocks of 8 tokens or a multiple, and strides of whole 16 bytes";
-        return nv_dtype_refusal(device, desc);
-    }
-    if (desc->out_dtype != desc->q_dtype)
-        return "it needs q and the output of one dtype";
+/* The same of attn_decode_stream, whatever the other path. */
+static const char *stream_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
+    /* Up to latent attention, whose results fill the registers. */
+    enum { MOST_K = 576, MOST_V = 512 };
+    const int32_t piece = pcl_dtype_is_quantized(desc->kv_dtype) ? 16 : 8;
+    if (desc->head_dim % piece != 0 || desc->head_dim_v % piece != 0 || desc->head_dim > MOST_K ||
+        desc->head_dim_v > MOST_V)
+        return "decode needs head_dims of whole 16 bytes, up to 576 in head_dim and 512 in head_dim_v";
+    if (!pcl_pool_has_maps(desc->cache) ||
+        pcl_attn_tune_stream(pcl_nv_local_memory(device->nv_capability), desc).stages == 0)
+        return "decode needs blocks of 8 tokens or a multiple, and strides of whole 16 bytes";
+    return nv_dtype_refusal(device, desc);
+}
+
+/* The same of attn_varlen_wgmma. */
+static const char *warpgroup_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
+    if (desc->kv_dtype != desc->q_dtype || desc->out_dtype != desc->q_dtype)
+        return "it needs q, keys and the output of one dtype";
     if (desc->cache != NULL && desc->cache->desc.v_in_k)
         return "it needs values that are not a part of the keys";
-    if (pcl_attn_tune_wgmma(local_memory, desc).stages == 0)
+    if (pcl_attn_tune_wgmma(pcl_nv_local_memory(device->nv_capability), desc).stages == 0)
         return "the device has too little local memory for it";
     return nv_mma_refusal(device, desc);
+}
+
+/* One of an operator's paths is to have a kernel of the tier; another may be that of nv_mma. */
+static const char *nv_wgmma_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
+    if (device->nv_capability != PCL_NV_WGMMA_CAPABILITY)
+        return "it needs an NVIDIA GPU of compute capability 9.0";
+    if (desc->paths == PAGEDCL_PATH_DECODE)
+        return stream_refusal(device, desc);
+    const char *refusal = warpgroup_refusal(device, desc);
+    const bool streams = desc->paths == PAGEDCL_PATH_ALL && stream_refusal(device, desc) == NULL;
+    return streams && nv_mma_refusal(device, desc) == NULL ? NULL : refusal;
 }
 
 /* The next simpler tier. */
@@ -216,7 +227,7 @@ static pagedcl_status read_desc(const pagedcl_device *device, const pagedcl_attn
 }
 
 static bool is_wgmma(const pagedcl_attn *attn, pcl_attn_kernel which) {
-    return which == PCL_ATTN_VARLEN && attn->desc.tier == PAGEDCL_TIER_NV_WGMMA;
+    return which == PCL_ATTN_VARLEN && attn->warpgroups;
 }
 
 /* The kernel of an operator that stands for `which`. */
@@ -320,17 +331,13 @@ static bool take_tuning(pagedcl_attn *attn) {
     return taken;
 }
 
-/* Whether decode of the operator's tier is attn_decode_stream. */
-static bool can_stream(const pagedcl_attn *attn) {
-    int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
-    return pcl_attn_has_maps(attn) && pcl_attn_tune_stream(local_memory, &attn->desc).stages > 0;
-}
-
 /* The variants with work-groups of that size, or as the device's tuning database has them; false: it has nothing. */
 static bool name_variants(pagedcl_attn *attn, int32_t work_group, bool tuned) {
     const pagedcl_attn_desc *desc = &attn->desc;
     const pagedcl_device_info *info = &attn->device->info;
-    attn->streams = can_stream(attn);
+    const bool is_wgmma_tier = desc->tier == PAGEDCL_TIER_NV_WGMMA;
+    attn->streams = is_wgmma_tier && stream_refusal(attn->device, desc) == NULL;
+    attn->warpgroups = is_wgmma_tier && warpgroup_refusal(attn->device, desc) == NULL;
     int32_t group = desc->num_heads / desc->num_kv_heads;
     int32_t small = work_group < SMALL_WORK_GROUP ? work_group : SMALL_WORK_GROUP;
     /* Accumulators of more rows than that do not fit the registers of Intel's GPUs. */

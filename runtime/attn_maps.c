@@ -9,18 +9,21 @@
 /* Of cl/nv/pool_maps.h and cl/attn_maps.cl. */
 enum { MAPS_RECORD = 640, WORK_GROUP = 32 };
 
-/* What the hardware takes as a distance in bytes, of 16-bit elements. */
-static bool is_map_stride(int64_t elements) {
-    return elements % 8 == 0 && elements >= 0 && elements < INT64_C(1) << 39;
+/* What the hardware takes as a distance in bytes. */
+static bool is_map_stride(int64_t elements, size_t size) {
+    return elements % (16 / (int64_t)size) == 0 && elements >= 0 && elements < INT64_C(1) << 39;
 }
 
-static bool has_map(const pcl_pool_side *side) {
-    return is_map_stride(side->strides.block) && is_map_stride(side->strides.token) &&
-           is_map_stride(side->strides.head);
+static bool has_map(const pcl_pool_side *side, size_t size) {
+    return is_map_stride(side->strides.block, size) && is_map_stride(side->strides.token, size) &&
+           is_map_stride(side->strides.head, size);
 }
 
 bool pcl_pool_has_maps(const pagedcl_cache *cache) {
-    return cache != NULL && cache->desc.block_size % 8 == 0 && has_map(&cache->k) && has_map(&cache->v);
+    if (cache == NULL || cache->desc.dtype == PAGEDCL_FLOAT32 || cache->desc.dtype == PAGEDCL_INT4)
+        return false;
+    const size_t size = pagedcl_dtype_size(cache->desc.dtype);
+    return cache->desc.block_size % 8 == 0 && has_map(&cache->k, size) && has_map(&cache->v, size);
 }
 
 bool pcl_attn_has_maps(const pagedcl_attn *attn) {

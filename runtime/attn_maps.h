@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 
-/* Whether the layout of a pool of 16-bit elements allows them; NULL: no. */
+/* Whether the layout of a pool of 16-bit elements or 8-bit codes allows them; of others, and NULL: no. */
 bool pcl_pool_has_maps(const pagedcl_cache *cache);
 
 /* Whether the operator's tier and its pool have them. */

@@ -189,18 +189,22 @@ static int64_t nv_tile_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_
 }
 
 /* HELPERS of cl/nv/stream.h. */
-enum { STREAM_HELPERS = 64 };
+enum { STREAM_HELPERS = 128 };
 
 /* What cl/attn_decode_stream.cl declares, in bytes. */
 static int64_t stream_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
     const nv_rows r = nv_rows_of(desc);
     const int64_t rows = tuning->rows, warps = (tuning->work_group - STREAM_HELPERS) / 32, stages = tuning->stages;
     const int64_t panel_row = 128, barrier = 8, problem = 68 + barrier, panels_end = 1024;
-    const int64_t panels = (desc->head_dim + 63) / 64 + (is_v_in_k(desc) ? 0 : (desc->head_dim_v + 63) / 64);
+    const int64_t q = r.q_parts * rows * r.q_pitch * 2 + barrier;
+    const int64_t size = (int64_t)pagedcl_dtype_size(desc->kv_dtype);
+    const int64_t k_panels = (desc->head_dim * size + panel_row - 1) / panel_row;
+    const int64_t v_panels = is_v_in_k(desc) ? 0 : (desc->head_dim_v * size + panel_row - 1) / panel_row;
+    const int64_t panels = k_panels + v_panels, scales = r.scaled ? tuning->keys * (v_panels > 0 ? 8 : 4) : 0;
     const int64_t filled = most(tuning->keys / warps * panels * panel_row, rows * r.result_bytes);
     const int64_t stage = warps * ((filled + panels_end - 1) / panels_end * panels_end) + 2 * barrier;
-    return stages * stage + (stages + 2) * r.q_parts * rows * r.q_pitch * 2 + (stages + 4) * problem + 4 * barrier +
-           2 * warps * rows * 8 + 2 * (rows * 8 + 8);
+    return stages * (stage + scales) + (stages + 2) * q + (stages + 4) * problem + 5 * barrier + 2 * warps * rows * 8 +
+           2 * (rows * 8 + 8);
 }
 
 int32_t pcl_attn_stream_groups(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *tuning) {
@@ -242,8 +246,8 @@ pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *
 
 pcl_attn_tuning pcl_attn_tune_stream(int64_t local_memory, const pagedcl_attn_desc *desc) {
     enum { MOST_STAGES = 6, WANTED_STAGES = 3 };
-    /* The accumulators of wider rows fill the registers with 8 of them. */
-    const int32_t rows = desc->head_dim_v > 256 ? 8 : 16;
+    /* The accumulators of wider rows fill the registers with 8 of them; codes take more than elements. */
+    const int32_t rows = desc->head_dim_v > (pcl_dtype_is_quantized(desc->kv_dtype) ? 128 : 256) ? 8 : 16;
     pcl_attn_tuning tuning = {.work_group = 4 * 32 + STREAM_HELPERS, .rows = rows, .few_rows = rows, .warp_rows = rows};
     /* As long tiles as leave room for some. */
     for (int32_t keys = 128; keys >= 64 && tuning.stages < WANTED_STAGES; keys /= 2) {

@@ -296,22 +296,31 @@ static void list_operators(bool all) {
                         }
 }
 
-/* Decode alone, as tier nv_wgmma streams it, of the shapes that it has: each with two of the features. */
+/* Decode alone, as tier nv_wgmma streams it. */
+static void list_stream(const choice *c, bool device_tables) {
+    pagedcl_cache_desc pool = cache_desc(c);
+    pagedcl_attn_desc desc = attn_desc(c);
+    pagedcl_attn *attn = NULL;
+    check(pagedcl_cache_create(&device, &pool, &desc.cache));
+    desc.paths = PAGEDCL_PATH_DECODE;
+    desc.device_tables = device_tables;
+    check(pagedcl_attn_create(&device, &desc, &attn));
+    pagedcl_attn_destroy(attn);
+    pagedcl_cache_destroy(desc.cache);
+}
+
+/* Each shape with two of the features, and elements of 16 bits or codes of 8. */
 static void list_streams(void) {
+    enum { ELEMENTS = 1, CODES = 3 }; /* in pool_dtypes */
     for (int shape = 0; shape < COUNT(shapes); shape++)
         for (int feature = shape % 2; feature < COUNT(features); feature += 2) {
             const bool is_first = feature < 2;
-            const choice c = {
-                shape, is_first ? 1 : 2, is_first ? 1 : 2, (shape + feature) % COUNT(heads), is_first ? 2 : 0, feature};
-            pagedcl_cache_desc pool = cache_desc(&c);
-            pagedcl_attn_desc desc = attn_desc(&c);
-            pagedcl_attn *attn = NULL;
-            check(pagedcl_cache_create(&device, &pool, &desc.cache));
-            desc.paths = PAGEDCL_PATH_DECODE;
-            desc.device_tables = is_first;
-            check(pagedcl_attn_create(&device, &desc, &attn));
-            pagedcl_attn_destroy(attn);
-            pagedcl_cache_destroy(desc.cache);
+            const int heads_of = (shape + feature) % COUNT(heads), pool = is_first ? 2 : 0;
+            const choice elements = {shape,  is_first ? ELEMENTS : ELEMENTS + 1, is_first ? 1 : 2, heads_of, pool,
+                                     feature};
+            const choice codes = {shape, CODES + (shape + feature) % 3, is_first ? 2 : 1, heads_of, pool, feature};
+            list_stream(&elements, is_first);
+            list_stream(&codes, is_first);
         }
 }
 

@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NUM_BLOCKS = 12, OLD = 29, NEW = 3, LENGTH = OLD + NEW };
+enum { NUM_BLOCKS = 60, OLD = 157, NEW = 3, LENGTH = OLD + NEW };
 
 typedef struct shape {
     const char *name;
@@ -65,6 +65,12 @@ static const shape nv_shapes[] = {
      PAGEDCL_FLOAT16},
     {"int8, V in K, halves", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 4, 1, 5, 80, 64, 1, 0, PAGEDCL_FLOAT16},
     {"int8, rotated, halves", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_HND, 4, 2, 2, 48, 48, 0, 32, PAGEDCL_FLOAT16},
+    {"e4m3, scales of rows, blocks of 8", PAGEDCL_FLOAT8_E4M3, 1, 0, 0, PAGEDCL_LAYOUT_HND, 8, 2, 7, 80, 64, 0, 0,
+     PAGEDCL_FLOAT16},
+    {"e5m2, scales of rows, bfloat16, blocks of 32", PAGEDCL_FLOAT8_E5M2, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 32, 3, 1, 16,
+     112, 0, 0, PAGEDCL_BFLOAT16},
+    {"int8, scales of rows, V in K, blocks of 24", PAGEDCL_INT8, 1, 0, 0, PAGEDCL_LAYOUT_NHD, 24, 1, 9, 128, 96, 1, 0,
+     PAGEDCL_BFLOAT16},
 };
 
 /* One side of a pool, as downloaded. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decode attention as tier nv_wgmma streams keys (cl/attn_decode_stream.cl): pools of 16-bit elements with blocks of a
- * multiple of 8 tokens. Warps take 16 keys of a tile and go from problem to problem; parts end inside tiles, boxes and
+ * Decode attention as tier nv_wgmma streams keys (cl/attn_decode_stream.cl): pools of 16-bit elements or 8-bit codes with
+ * blocks of a multiple of 8 tokens. Warps take 16 keys of a tile and go from problem to problem; parts end inside tiles, boxes and
  * blocks here, work-groups have many problems or none, and NaN lies around. Other tiers, to which this is nothing new, run
  * one of the tests.
  */
@@ -16,6 +16,8 @@
 #define INTS(...) ((const int32_t[]){__VA_ARGS__})
 
 #define POOL(type) .path = DECODE, .q_dtype = (type), .kv_dtype = (type), .out_dtype = (type)
+#define CODES(type, q) \
+    .path = DECODE, .q_dtype = (q), .kv_dtype = (type), .out_dtype = (q), .k_scale = 0.03125f, .v_scale = 0.125f
 #define LONG .seqlens_k = INTS(70, 1, 1033)
 
 /* A device whose tier failed its probe is no reason to skip anything. */
@@ -57,12 +59,51 @@ static const attn_case blocks[] = {
     {"latent attention", POOL(BF16), .num_kv_heads = 1, .group = 20, .head_dim = 576, .head_dim_v = 512, .v_in_k = true,
      .append = 1, LONG},
     {"results of float32", .path = DECODE, .q_dtype = F16, .kv_dtype = F16, .head_dim = 128, .append = 1, LONG},
+    {"results of float32, both paths", .path = DECODE, .q_dtype = F16, .kv_dtype = F16, .both_paths = true, .append = 1,
+     LONG},
     {"results of float32, rotated", .path = DECODE, .q_dtype = BF16, .kv_dtype = BF16, .head_dim = 64, .append = 1,
      .rotary_dim = 64, LONG},
 };
 
 Test(attn_stream, block_sizes) {
     check_cases(open_or_skip(), blocks, COUNT(blocks));
+}
+
+/* Codes of 8 bits: whole panels of columns and parts of one, an odd number of steps, each kind of code and of q. */
+static const attn_case codes[] = {
+    {"int8, blocks of 8", CODES(PAGEDCL_INT8, F16), .block_size = 8, .causal = 1, LONG},
+    {"int8, appending", CODES(PAGEDCL_INT8, BF16), .append = 1, LONG},
+    {"int8, whole panels", CODES(PAGEDCL_INT8, F16), .head_dim = 128, .group = 4, .append = 3,
+     .seqlens_k = INTS(70, 3, 1033)},
+    {"e4m3, whole panels", CODES(PAGEDCL_FLOAT8_E4M3, BF16), .head_dim = 128, .group = 16, .append = 1, LONG},
+    {"e5m2, 16 columns", CODES(PAGEDCL_FLOAT8_E5M2, F16), .head_dim = 16, .group = 1, .append = 1, LONG},
+    {"e4m3, blocks of 40, V narrower than K", CODES(PAGEDCL_FLOAT8_E4M3, F16), .block_size = 40, .head_dim = 112,
+     .head_dim_v = 48, .append = 1, LONG},
+    {"e5m2, blocks of 256, V wider than K", CODES(PAGEDCL_FLOAT8_E5M2, BF16), .block_size = 256, .head_dim = 48,
+     .head_dim_v = 144, .group = 8, .append = 1, LONG},
+    {"int8, head_dim 256", CODES(PAGEDCL_INT8, F16), .head_dim = 256, .group = 2, .append = 1, LONG},
+    {"e4m3, latent attention", .path = DECODE, .q_dtype = BF16, .kv_dtype = PAGEDCL_FLOAT8_E4M3, .out_dtype = BF16,
+     .k_scale = 0.125f, .v_scale = 0.125f, .num_kv_heads = 1, .group = 20, .head_dim = 576, .head_dim_v = 512,
+     .v_in_k = true, .append = 1, LONG},
+    {"int8, results of float32, rotated", .path = DECODE, .q_dtype = F16, .kv_dtype = PAGEDCL_INT8, .k_scale = 0.03125f,
+     .v_scale = 0.125f, .head_dim = 64, .append = 1, .rotary_dim = 64, LONG},
+    {"int8, a head's tokens together", CODES(PAGEDCL_INT8, F16), .append = 1, .pool = POOL_OF_LIBRARY_HND, LONG},
+    {"e4m3, segments, last of three layers", CODES(PAGEDCL_FLOAT8_E4M3, F16), .head_dim = 64, .segment_blocks = 4,
+     .num_layers = 3, .append = 1, .seqlens_k = INTS(70, 1, 300)},
+    {"int8, softcap", CODES(PAGEDCL_INT8, BF16), .softcap = 4, .append = 1, LONG},
+    {"e5m2, tree, whose second key is NaN", CODES(PAGEDCL_FLOAT8_E5M2, F16), .tree = true, .seqlen_q = 20, .append = 20,
+     .head_dim = 64, .seqlens_k = INTS(150, 20, 600)},
+    {"e4m3, tree, whose second key is NaN", CODES(PAGEDCL_FLOAT8_E4M3, BF16), .tree = true, .seqlen_q = 3, .append = 3,
+     .seqlens_k = INTS(150, 3, 600)},
+    {"int8, window, blocks before it released", CODES(PAGEDCL_INT8, F16), .window = INTS(600, 0), .released = true,
+     .block_size = 64, .seqlen_q = 3, .append = 3, .seqlens_k = INTS(700, 3, 1300)},
+    {"e4m3, both paths", CODES(PAGEDCL_FLOAT8_E4M3, F16), .both_paths = true, .append = 1, LONG},
+    {"int8, a common prompt", CODES(PAGEDCL_INT8, F16), .num_seqs = 5, .shared = 1024, .append = 1, .group = 3,
+     .share_prefix = PAGEDCL_SHARE_ALL, .seqlens_k = INTS(1030, 1600, 1025, 1100, 1041)},
+};
+
+Test(attn_stream, codes) {
+    check_cases(open_or_skip(), codes, COUNT(codes));
 }
 
 static const attn_case pools[] = {
@@ -125,6 +166,7 @@ Test(attn_stream, holes) {
     const attn_case cases[] = {
         {"blocks of 8", POOL(F16), .block_size = 8, .append = 1, .device_table = true, LONG},
         {"blocks of 32", POOL(BF16), .block_size = 32, .head_dim = 128, .append = 1, .device_table = true, LONG},
+        {"codes", CODES(PAGEDCL_INT8, F16), .append = 1, .device_table = true, LONG},
     };
     pagedcl_device *device = open_or_skip();
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -146,6 +188,7 @@ Test(attn_stream, exchanged_buffers) {
     const attn_case cases[] = {
         {"exchanged", POOL(F16), .append = 1, .head_dim = 64, .pool = POOL_INTERLEAVED, LONG},
         {"exchanged, head_dim 72", POOL(BF16), .block_size = 8, .append = 1, .head_dim = 72, .pool = POOL_HND, LONG},
+        {"exchanged, codes", CODES(PAGEDCL_INT8, F16), .append = 1, .pool = POOL_HND, LONG},
     };
     pagedcl_device *device = open_or_skip();
     for (size_t i = 0; i < COUNT(cases); i++) {

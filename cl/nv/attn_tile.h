@@ -117,7 +117,7 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
     barrier(CLK_LOCAL_MEM_FENCE);
     share_results(&own, unit, m.results, warp / ROW_WARPS, warp_row);
     barrier(CLK_LOCAL_MEM_FENCE);
-    store_results(p, m.results, &target, num_rows);
+    store_results(p, m.results, &target, num_rows, get_local_id(0), WORKERS);
 #if WITH_SPLITS
     if (p->num_splits > 1) {
         const merge_state merge = merge_state_in(m.results.sums);

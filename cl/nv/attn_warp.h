@@ -30,6 +30,7 @@
 #include "nv/fragments.h"
 #include "nv/results.h"
 #include "nv/softmax.h"
+#include "nv/units.h"
 
 /* Fragments of q stay in registers where these are enough. */
 #define Q_IN_REGISTERS (ROW_TILES == 1 && K_STEPS * Q_PARTS <= 8)
@@ -204,8 +205,7 @@ static void scale_products(const __local float *scales, float (*products)[KEY_TI
     }
 }
 
-/* Weights times their values' scales, of which the warp's largest up to now is about 1: so none is too large or too
-   small for an element. Results count *unit times, a power of two; returns what those before count now. */
+/* Weights times their values' scales. Results count *unit times; returns what those before count now. */
 static float scale_weights(const __local float *scales, float *unit, float (*weights)[KEY_TILES][4]) {
     const int lane = get_local_id(0) % 32;
     float2 scale[KEY_TILES];
@@ -213,39 +213,24 @@ static float scale_weights(const __local float *scales, float *unit, float (*wei
 #pragma unroll
     for (int n = 0; n < KEY_TILES; n++) {
         scale[n] = *(const __local float2 *)(scales + n * 8 + lane % 4 * 2);
-        largest = isfinite(scale[n].x) ? fmax(largest, scale[n].x) : largest;
-        largest = isfinite(scale[n].y) ? fmax(largest, scale[n].y) : largest;
+        largest = larger_scale(larger_scale(largest, scale[n].x), scale[n].y);
     }
     largest = fmax(largest, from_lane_xor(largest, 1));
     largest = fmax(largest, from_lane_xor(largest, 2));
-    const float before = *unit;
-    *unit = fmax(before, as_float(as_uint(largest) & 0x7f800000));
-    const float inverse = *unit == 0 ? 0 : 1 / *unit;
+    float inverse;
+    const float rescale = unit_raise(unit, largest, &inverse);
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++)
 #pragma unroll
         for (int n = 0; n < KEY_TILES; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                /* A value that a row does not see may have any scale. */
-                const float weight = weights[t][n][e] * ((e % 2 ? scale[n].y : scale[n].x) * inverse);
-                weights[t][n][e] = weights[t][n][e] == 0 ? 0 : weight;
-            }
-    return before * inverse;
+            for (int e = 0; e < 4; e++)
+                weights[t][n][e] = scaled_weight(weights[t][n][e], e % 2 ? scale[n].y : scale[n].x, inverse);
+    return rescale;
 }
 #endif
 
 /* ---- a tile ---- */
-
-/* What results count in the beginning. */
-static float first_unit(const attn_problem *p) {
-#if CODES && !ROW_SCALED
-    return p->keys.v.scale;
-#else
-    (void)p;
-    return ROW_SCALED ? 0 : 1;
-#endif
-}
 
 /* The warp's keys of a tile, in local memory. */
 typedef struct warp_keys {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor maps of a pool of 16-bit elements. A box is BOX_TOKENS tokens of a block, those of one KV head: BOX_COLUMNS of their
- * columns, or of rows that are so many times as long (ROW_BOXES) all, as one panel of columns behind the other.
+ * Tensor maps of a pool of 16-bit elements, or of codes of 8 bits, two of which are a column. A box is BOX_TOKENS tokens of a
+ * block, those of one KV head: BOX_COLUMNS of their columns, or of rows that are so many times as long (ROW_BOXES) all, as
+ * one panel of columns behind the other.
  *
  * A segment has a record of MAPS_RECORD bytes: the maps of K and of V for boxes of columns, the addresses (two ulong) that
  * they are of, the maps for boxes of rows. Memory may have moved, or be another buffer by now: then the maps are of no use.
@@ -17,7 +18,8 @@
 #define MAPS_ADDRESSES (2 * MAP_BYTES)
 #define ROW_MAPS (3 * MAP_BYTES)
 
-#define ROW_BOXES (HEAD_DIM % BOX_COLUMNS == 0 && HEAD_DIM_V % BOX_COLUMNS == 0)
+#define MAP_COLUMNS(elements) ((elements) / (CODES ? 2 : 1))
+#define ROW_BOXES (MAP_COLUMNS(HEAD_DIM) % BOX_COLUMNS == 0 && MAP_COLUMNS(HEAD_DIM_V) % BOX_COLUMNS == 0)
 
 #if BLOCK_SIZE % 16 == 0
 #define BOX_TOKENS 16

@@ -25,9 +25,10 @@ typedef struct results_memory {
     __local float *sums; /* [KEY_WARPS][TUNE_ROWS][2], maximum and sum; aligned to 8 bytes */
 } results_memory;
 
-/* Merges the warps' parts and stores them; a work-item stores 8 elements of a row. */
-static void store_results(const attn_problem *p, results_memory m, const attn_result_target *target, int num_rows) {
-    for (int i = get_local_id(0); i < num_rows * V_VECTORS; i += WORKERS) {
+/* Merges the warps' parts and stores them; a work-item, of `items` this one, stores 8 elements of a row. */
+static void store_results(const attn_problem *p, results_memory m, const attn_result_target *target, int num_rows,
+                          int item, int items) {
+    for (int i = item; i < num_rows * V_VECTORS; i += items) {
         const int row = i / V_VECTORS, d = i % V_VECTORS * 8;
         float2 ends[KEY_WARPS];
         float max_all = -INFINITY, sum = 0;

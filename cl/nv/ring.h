@@ -135,7 +135,7 @@ static void ring_fetch(const attn_problem *p, int begin, int first, bool aligned
         const int d = of_keys ? PIECE_ELEMENT(i, K_PIECES) : PIECE_ELEMENT(i - K_COPIES, V_PIECES);
         if (key < TUNE_KEYS && (key < skip_first || key >= skip_end))
             copy_begin16(local_address(stage->tile + (of_keys ? key * K_PITCH : V_IN_STAGE + key * V_PITCH)) +
-                             d * 16 / PIECE,
+                             ROW_BYTES(d),
                          (const __global STORAGE(KV) *)from[i] + d, from[i] != 0);
     }
 #if ROW_SCALED
@@ -144,13 +144,14 @@ static void ring_fetch(const attn_problem *p, int begin, int first, bool aligned
     for (int i = get_local_id(0); i < (skip_end - skip_first) * K_VECTORS; i += TUNE_WG) {
         const int key = skip_first + i / K_VECTORS, d = i % K_VECTORS * 8, position = first + key;
         const bool inside = position >= begin && position < p->key_end && problem_has(p, position);
-        tile_store_row8(stage->tile + key * K_PITCH, p, true, position, d, inside);
+        tile_store_row8((__local uchar *)(stage->tile + key * K_PITCH) + ROW_BYTES(d), p, true, position, d, inside);
     }
 #if !VALUES_IN_KEYS
     for (int i = get_local_id(0); i < (skip_end - skip_first) * V_VECTORS; i += TUNE_WG) {
         const int key = skip_first + i / V_VECTORS, d = i % V_VECTORS * 8, position = first + key;
         const bool inside = position >= begin && position < p->key_end && problem_has(p, position);
-        tile_store_row8(stage->tile + V_IN_STAGE + key * V_PITCH, p, false, position, d, inside);
+        tile_store_row8((__local uchar *)(stage->tile + V_IN_STAGE + key * V_PITCH) + ROW_BYTES(d), p, false, position, d,
+                        inside);
     }
 #endif
 }

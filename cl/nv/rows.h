@@ -32,6 +32,7 @@ static void tile_store8(__local ushort *to, float8 x) {
 
 /* Elements, or codes, in 16 bytes. */
 #define PIECE (CODES ? 16 : 8)
+#define ROW_BYTES(elements) ((elements)*16 / PIECE)
 
 #if CODES
 #define IS_CODE_int8 1
@@ -74,16 +75,15 @@ static float row_scale(const attn_problem *p, bool of_keys, int position) {
 }
 #endif
 
-/* Stores elements d .. d + 7 of the key or value at a position to its row in local memory; zeros where not inside. */
-static void tile_store_row8(__local ushort *row, const attn_problem *p, bool of_keys, int position, int d,
-                            bool inside) {
+/* Stores elements d .. d + 7 of the key or value at a position to local memory; zeros where not inside. */
+static void tile_store_row8(__local uchar *to, const attn_problem *p, bool of_keys, int position, int d, bool inside) {
 #if CODES
-    *(__local uchar8 *)((__local uchar *)row + d) = inside ? row_codes8(p, of_keys, position, d) : (uchar8)0;
+    *(__local uchar8 *)to = inside ? row_codes8(p, of_keys, position, d) : (uchar8)0;
 #else
     float8 x = 0;
     if (inside)
         x = of_keys ? key8(p, position, d) : value8(p, position, d);
-    tile_store8(row + d, x);
+    tile_store8((__local ushort *)to, x);
 #endif
 }
 

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The keys and values of all problems that a work-group takes, one behind the other, as one of its warps, the fetcher, brings
- * them to local memory by boxes of a tensor map: TUNE_STAGES tiles are there or on their way, those of the next problem
- * while one ends. What else a problem is, and its rows of q, go ahead of its keys. Other warps, the workers, divide a tile's
- * keys. When they have stored a problem's results, the last warp, the teller, tells the other parts of its sequence
- * (nv/merge.h), so that nobody else waits for that.
+ * The keys and values of all problems that a work-group takes, one behind the other, in local memory: TUNE_STAGES tiles are
+ * there or on their way, those of the next problem while one ends. The work-group's warps, in their order:
+ *
+ *     workers   divide a tile's keys, and leave a problem's results in the place of the last
+ *     dealer    deals problems out, and loads their rows of q
+ *     fetchers  bring the keys and values by boxes of a tensor map, each so many of a tile: one takes 100 cycles to begin
+ *     storer    takes results to global memory, and tells the other parts of the sequence (nv/merge.h)
  */
 #ifndef NV_STREAM_H
 #define NV_STREAM_H
 
-#define HELPERS 64
+#define FETCHERS 2
+#define HELPERS ((2 + FETCHERS) * 32)
 #include "nv/workers.h"
 
 #define KEY_WARPS (WORKERS / 32)
@@ -20,8 +23,8 @@
 #include "nv/results.h"
 #include "nv/tiles.h"
 
-#if WARP_KEYS % 16 || BLOCK_SIZE % BOX_TOKENS || CODES
-#error a warp's keys are whole boxes of 16-bit elements
+#if WARP_KEYS % 16 || BLOCK_SIZE % BOX_TOKENS
+#error a warp's keys are whole boxes
 #endif
 
 /* A stage: of each worker's warp the boxes of its keys, then those of their values; or its results. In bytes, of a warp a
@@ -33,30 +36,46 @@
 #define STREAM_STAGE (KEY_WARPS * WARP_STAGE)
 #define STREAM_BYTES (TUNE_STAGES * STREAM_STAGE)
 
+/* Scales of a stage's rows, of keys, then of values. */
+#define VALUE_SCALES (VALUES_IN_KEYS ? 0 : TUNE_KEYS)
+#define STAGE_SCALES (VALUE_SCALES + TUNE_KEYS)
+
 /* Boxes of a tile: of its keys, each of which is fetched whole (ROW_BOXES) or panel by panel. */
 #define TILE_BOXES (TUNE_KEYS / BOX_TOKENS)
 #define K_FETCHES (ROW_BOXES ? 1 : K_PANELS)
 #define V_FETCHES (VALUES_IN_KEYS ? 0 : ROW_BOXES ? 1 : V_PANELS)
-#define FETCHED_BYTES (K_BOX + (VALUES_IN_KEYS ? 0 : V_BOX)) /* for a box of keys */
+#define TILE_FETCHES (TILE_BOXES * (K_FETCHES + V_FETCHES))
 #if 32 % TILE_BOXES
 #error a warp looks up the blocks of whole tiles
 #endif
 
 /* Problems that someone may need: the one that is worked on and two before it, those whose keys are there or on their way,
-   and the next. A problem is its number, below 0 when none is left, and the ints of its work item and its record. */
+   and the next. A problem is its number, below 0 when none is left, and the ints of its work item and its record. The next
+   is dealt when most keys of the one before are on their way: no sooner, since other work-groups may be done before. */
 #define STREAM_PROBLEMS (TUNE_STAGES + 4)
 #define PROBLEM_INTS (1 + WORK_INTS + RECORD_INTS)
 /* Of those before it q is not needed any more. */
 #define STREAM_Q (TUNE_STAGES + 2)
 
-/* Barriers: a stage is filled; its keys are not needed any more; a problem is there; a problem is stored, the other parts
-   are told, both of problems by turns. */
-enum { FILLED = 0, FREED = TUNE_STAGES, THERE = 2 * TUNE_STAGES, STORED = THERE + STREAM_PROBLEMS, TOLD = STORED + 2 };
-#define STREAM_BARRIERS (2 * TUNE_STAGES + STREAM_PROBLEMS + 4)
+/* Barriers: a stage is filled; what is in it is not needed any more; a problem is dealt; its rows of q are there; its results
+   are, and the other parts are told that these are stored, both of problems by turns; the next problem is wanted. */
+enum {
+    FILLED = 0,
+    FREED = FILLED + TUNE_STAGES,
+    DEALT = FREED + TUNE_STAGES,
+    Q_THERE = DEALT + STREAM_PROBLEMS,
+    DONE = Q_THERE + STREAM_Q,
+    TOLD = DONE + 2,
+    WANTED = TOLD + 2,
+    STREAM_BARRIERS = WANTED + 1
+};
 
 /* What all warps share. */
 typedef struct stream_shared {
     __local uchar *stages;   /* [TUNE_STAGES][KEY_WARPS][WARP_STAGE] */
+#if ROW_SCALED
+    __local float *scales; /* [TUNE_STAGES][STAGE_SCALES] */
+#endif
     __local ushort *q;       /* [STREAM_Q][Q_ELEMENTS] */
     __local int *problems;   /* [STREAM_PROBLEMS][PROBLEM_INTS] */
     __local ulong *barriers; /* [STREAM_BARRIERS] */
@@ -91,28 +110,26 @@ static void stream_advance(stream_place *at) {
 static uint stream_barrier(stream_shared m, int which) {
     return local_address(m.barriers + which);
 }
-static uint problem_parity(int round) {
-    return round / STREAM_PROBLEMS & 1;
-}
-static uint turn_parity(int round) {
-    return round / 2 & 1;
+/* Of a barrier that so many problems have by turns. */
+static uint turn_parity(int round, const int turns) {
+    return round / turns & 1;
 }
 static merge_state merge_state_of(stream_shared m, int round) {
     return merge_state_in(m.merge + round % 2 * MERGE_FLOATS);
 }
 
-/* By the fetcher, before a barrier of all. */
+/* By a warp, before a barrier of all. */
 static void stream_init(stream_shared m) {
     for (int i = get_local_id(0) % 32; i < STREAM_BARRIERS; i += 32) {
-        const bool by_workers = (i >= FREED && i < THERE) || (i >= STORED && i < TOLD);
-        mbarrier_init(stream_barrier(m, i), by_workers ? KEY_WARPS : 1);
+        const bool by_workers = (i >= FREED && i < DEALT) || (i >= DONE && i < TOLD);
+        mbarrier_init(stream_barrier(m, i), i < FREED ? FETCHERS : by_workers ? KEY_WARPS : 1);
     }
     fence_async();
 }
 
 /* Waits for the problem of a round; whether there is one. */
 static bool stream_wait_problem(stream_shared m, int round) {
-    mbarrier_wait(stream_barrier(m, THERE + round % STREAM_PROBLEMS), problem_parity(round));
+    mbarrier_wait(stream_barrier(m, DEALT + round % STREAM_PROBLEMS), turn_parity(round, STREAM_PROBLEMS));
     return m.problems[round % STREAM_PROBLEMS * PROBLEM_INTS] >= 0;
 }
 

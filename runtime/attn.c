@@ -425,7 +425,7 @@ static pagedcl_status fits_work_group(const pagedcl_attn *attn, bool *fits) {
     *fits = true;
     for (int i = 0; i < PCL_ATTN_KERNELS; i++) {
         /* Of a kernel whose work-items trade registers the driver counts those of the ones that have most. */
-        if (attn->programs[i] == NULL || is_wgmma(attn, (pcl_attn_kernel)i))
+        if (attn->programs[i] == NULL || is_wgmma(attn, (pcl_attn_kernel)i) || (i == PCL_ATTN_DECODE && attn->streams))
             continue;
         cl_kernel kernel = NULL;
         PCL_TRY(pcl_variant_kernel(&attn->variants[i], attn->programs[i], &kernel));

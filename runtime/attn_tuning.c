@@ -245,12 +245,17 @@ pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *
 }
 
 pcl_attn_tuning pcl_attn_tune_stream(int64_t local_memory, const pagedcl_attn_desc *desc) {
-    enum { MOST_STAGES = 6, WANTED_STAGES = 3 };
+    enum { MOST_STAGES = 6, WANTED_STAGES = 3, MOST_ELEMENTS = 128 };
+    /* Codes are converted: where the registers allow it, two warps that work share a scheduler. */
+    const bool more =
+        pcl_dtype_is_quantized(desc->kv_dtype) && desc->head_dim <= MOST_ELEMENTS && desc->head_dim_v <= MOST_ELEMENTS;
+    const int32_t workers = more ? 256 : 128;
     /* The accumulators of wider rows fill the registers with 8 of them; codes take more than elements. */
     const int32_t rows = desc->head_dim_v > (pcl_dtype_is_quantized(desc->kv_dtype) ? 128 : 256) ? 8 : 16;
-    pcl_attn_tuning tuning = {.work_group = 4 * 32 + STREAM_HELPERS, .rows = rows, .few_rows = rows, .warp_rows = rows};
+    pcl_attn_tuning tuning = {
+        .work_group = workers + STREAM_HELPERS, .rows = rows, .few_rows = rows, .warp_rows = rows};
     /* As long tiles as leave room for some. */
-    for (int32_t keys = 128; keys >= 64 && tuning.stages < WANTED_STAGES; keys /= 2) {
+    for (int32_t keys = workers; keys >= 64 && tuning.stages < WANTED_STAGES; keys /= 2) {
         tuning.keys = keys;
         tuning.stages = MOST_STAGES;
         while (tuning.stages > 0 && stream_memory(&tuning, desc) > local_memory)
@@ -315,7 +320,7 @@ static bool fits_nv(int64_t local_memory, const pagedcl_attn_desc *desc, const p
 /* The warps that work divide the keys, 16 or 32 for each. */
 static bool fits_stream(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *t) {
     const int32_t workers = t->work_group - STREAM_HELPERS;
-    return is_power_of_two(workers, 32, 128) && is_power_of_two(t->rows, 8, 16) && t->stages >= 2 && t->stages <= 8 &&
+    return is_power_of_two(workers, 32, 256) && is_power_of_two(t->rows, 8, 16) && t->stages >= 2 && t->stages <= 8 &&
            is_power_of_two(t->keys, workers / 2, workers) && stream_memory(t, desc) <= local_memory;
 }
 

@@ -162,13 +162,26 @@ static void attn_stream_store(attn_problem *p, const stream_source *from, stream
     }
 }
 
+/* A kernel of 384 work-items begins with 168 registers for each; workers are to have some of what the helpers need not. */
+#if TUNE_WG == 384
+#define HELPERS_GIVE REGISTERS_DOWN_TO(88)
+#define WORKERS_GET REGISTERS_UP_TO(208)
+#else
+#define HELPERS_GIVE
+#define WORKERS_GET
+#endif
+
 /* Runs the problems of the work-group. p: of it the tensors. */
 static void attn_stream(attn_problem *p, stream_source from, stream_memory m, attn_result_target target) {
-    const int helper = ((int)get_local_id(0) - WORKERS) / 32;
     if (get_local_id(0) < WORKERS) {
+        WORKERS_GET;
         barrier(CLK_LOCAL_MEM_FENCE);
         attn_stream_work(p, &from, m, target);
-    } else if (helper == 0) {
+        return;
+    }
+    HELPERS_GIVE;
+    const int helper = ((int)get_local_id(0) - WORKERS) / 32;
+    if (helper == 0) {
         dealer d;
         dealer_begin(&d, &from, m.shared);
         barrier(CLK_LOCAL_MEM_FENCE);

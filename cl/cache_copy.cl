@@ -7,19 +7,19 @@
  */
 #include "lib/pool.h"
 
-/* The units of storage of 8 elements at once. */
-#define LOAD_UNITS8 PASTE(vload, UNITS8(KV))
-#define STORE_UNITS8 PASTE(vstore, UNITS8(KV))
+/* 8 elements of a row, where it has any at d. */
+static RAW8(KV) load8(pool_row from, int d, int dim, bool aligned) {
+    return d < dim ? ROW_LOAD_RAW8(KV, from.base, from.at, d, dim, aligned) : (RAW8(KV))0;
+}
 
-static void copy8(pool_row from, pool_row to, int d, int dim) {
-    const long from_at = UNIT(KV, from.at + d), to_at = UNIT(KV, to.at + d);
-    if (d + 8 <= dim)
-        STORE_UNITS8(LOAD_UNITS8(0, from.base + from_at), 0, to.base + to_at);
-    else
-        for (int j = 0; d + j * (8 / UNITS8(KV)) < dim; j++)
-            to.base[to_at + j] = from.base[from_at + j];
+/* Stores them, and the scale that begins with them, where one does. */
+static void store8(RAW8(KV) x, pool_row from, pool_row to, int d, int dim, bool aligned) {
+    if (d >= dim)
+        return;
+    ROW_STORE_RAW8(KV, x, to.base, to.at, d, dim, aligned);
+    (void)from;
 #if KV_STORED_SCALES
-    if (d < dim && d % SCALE_GROUP(KV) == 0)
+    if (d % SCALE_GROUP(KV) == 0)
         to.scales[d / SCALE_GROUP(KV)] = from.scales[d / SCALE_GROUP(KV)];
 #endif
 }
@@ -39,9 +39,15 @@ __kernel void cache_copy(POOL_PARAMS, const __global int *pairs, long pairs_offs
     const pool_row from_key = pool_row_at(&keys, from, token, kv_head), to_key = pool_row_at(&keys, to, token, kv_head);
     const pool_row from_value = pool_row_at(&values, from, token, kv_head);
     const pool_row to_value = pool_row_at(&values, to, token, kv_head);
-    for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
-        copy8(from_key, to_key, d, HEAD_DIM);
-    if (!V_IN_K)
-        for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
-            copy8(from_value, to_value, d, HEAD_DIM_V);
+    const bool aligned = pool_is_aligned(&keys) && pool_is_aligned(&values);
+    const int end = first + TUNE_VECTORS * 8;
+    /* V's first vector, a GPU's only one, is on its way while K is moved. */
+    RAW8(KV) next = V_IN_K ? (RAW8(KV))0 : load8(from_value, first, HEAD_DIM_V, aligned);
+    for (int d = first; d < end; d += 8)
+        store8(load8(from_key, d, HEAD_DIM, aligned), from_key, to_key, d, HEAD_DIM, aligned);
+    for (int d = first; !V_IN_K && d < end; d += 8) {
+        store8(next, from_value, to_value, d, HEAD_DIM_V, aligned);
+        if (d + 8 < end)
+            next = load8(from_value, d + 8, HEAD_DIM_V, aligned);
+    }
 }

@@ -13,17 +13,21 @@
 #define OUT_DTYPE KV_DTYPE
 #endif
 
-static void read8(pool_row from, __global STORAGE(OUT) * to, long to_at, int d, int dim) {
+/* 8 elements of a row as they are stored, where it has any at d. */
+static RAW8(KV) load8(pool_row from, int d, int dim, bool aligned) {
+    return d < dim ? ROW_LOAD_RAW8(KV, from.base, from.at, d, dim, aligned) : (RAW8(KV))0;
+}
+
+static void store8(RAW8(KV) x, pool_row from, __global STORAGE(OUT) * to, long to_at, int d, int dim, bool aligned) {
+    if (d >= dim)
+        return;
 #if KV_QUANTIZED
-    if (d < dim)
-        ROW_STORE8(OUT, pool_load8(from, d, dim), to, to_at, d, dim);
+    const RAW8(OUT) gathered = ENCODE_RAW8(OUT)(DECODE_RAW8(KV)(x) * pool_scale_at(from, d));
 #else
-    if (d + 8 <= dim)
-        vstore8(vload8(0, from.base + from.at + d), 0, to + to_at + d);
-    else
-        for (int j = d; j < dim; j++)
-            to[to_at + j] = from.base[from.at + j];
+    const RAW8(OUT) gathered = x;
+    (void)from;
 #endif
+    ROW_STORE_RAW8(OUT, gathered, to, to_at, d, dim, aligned);
 }
 
 /* Offsets are in elements. */
@@ -43,8 +47,16 @@ __kernel void cache_gather(POOL_PARAMS, const __global long *slots, long slots_o
     pool values = POOL_VALUES;
     const pool_row key = pool_row_at(&keys, block, token, kv_head);
     const pool_row value = pool_row_at(&values, block, token, kv_head);
-    for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
-        read8(key, k, k_offset + row * HEAD_DIM, d, HEAD_DIM);
-    for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
-        read8(value, v, v_offset + row * HEAD_DIM_V, d, HEAD_DIM_V);
+    const bool aligned = pool_is_aligned(&keys) && pool_is_aligned(&values) &&
+                         IS_RAW8_ALIGNED(OUT, k, k_offset | HEAD_DIM) && IS_RAW8_ALIGNED(OUT, v, v_offset | HEAD_DIM_V);
+    const int end = first + TUNE_VECTORS * 8;
+    /* V's first vector, a GPU's only one, is on its way while K is moved. */
+    RAW8(KV) next = load8(value, first, HEAD_DIM_V, aligned);
+    for (int d = first; d < end; d += 8)
+        store8(load8(key, d, HEAD_DIM, aligned), key, k, k_offset + row * HEAD_DIM, d, HEAD_DIM, aligned);
+    for (int d = first; d < end; d += 8) {
+        store8(next, value, v, v_offset + row * HEAD_DIM_V, d, HEAD_DIM_V, aligned);
+        if (d + 8 < end)
+            next = load8(value, d + 8, HEAD_DIM_V, aligned);
+    }
 }

@@ -6,11 +6,12 @@
  */
 #include "lib/pool.h"
 
-static void wipe8(pool_row to, int d, int dim) {
-    for (int j = 0; j < UNITS8(KV) && d + j * (8 / UNITS8(KV)) < dim; j++)
-        to.base[UNIT(KV, to.at + d) + j] = 0;
+static void wipe8(pool_row to, int d, int dim, bool aligned) {
+    if (d >= dim)
+        return;
+    ROW_STORE_RAW8(KV, (RAW8(KV))0, to.base, to.at, d, dim, aligned);
 #if KV_STORED_SCALES
-    if (d < dim && d % SCALE_GROUP(KV) == 0)
+    if (d % SCALE_GROUP(KV) == 0)
         to.scales[d / SCALE_GROUP(KV)] = 0;
 #endif
 }
@@ -28,9 +29,10 @@ __kernel void cache_wipe(POOL_PARAMS, const __global int *blocks, long blocks_of
     pool values = POOL_VALUES;
     const pool_row key = pool_row_at(&keys, block, token, kv_head);
     const pool_row value = pool_row_at(&values, block, token, kv_head);
+    const bool aligned = pool_is_aligned(&keys) && pool_is_aligned(&values);
     for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
-        wipe8(key, d, HEAD_DIM);
+        wipe8(key, d, HEAD_DIM, aligned);
     if (!V_IN_K)
         for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
-            wipe8(value, d, HEAD_DIM_V);
+            wipe8(value, d, HEAD_DIM_V, aligned);
 }

@@ -11,35 +11,61 @@
 #define CODE_FLOAT32 1
 #define CODE_FLOAT16 2
 
-/* The source's dtype is an argument, not a macro: one program serves all, and the kernel waits for memory anyway. */
-static float8 load_of(const __global uchar *base, int dtype, long i, int count) {
-    if (dtype == CODE_FLOAT32)
-        return load_upto8_float32((const __global float *)base, i, count);
-    if (dtype == CODE_FLOAT16)
-        return load_upto8_float16((const __global ushort *)base, i, count);
-    return load_upto8_bfloat16((const __global ushort *)base, i, count);
-}
+/* Where a row of the source begins: element `at` of what is at `base`. */
+typedef struct source {
+    const __global uchar *base;
+    long at;
+} source;
 
-static float8 row_of(const __global uchar *from, long at, int dtype, int d, int dim) {
-    return load_of(from, dtype, at + d, dim % 8 == 0 ? 8 : min(8, dim - d));
-}
-
-/* What a work-item moves of a row, from element `first` on; where scales are stored, that of the first vector of those
-   that share one stores all. */
-static void write_row(const __global uchar *from, long at, int dtype, pool_row to, int first, int dim) {
-    for (int d = first; d < min(first + TUNE_VECTORS * 8, dim); d += 8) {
-        if (d % STORE_WIDTH != 0)
-            continue;
-        const int end = min(d + STORE_WIDTH, dim);
-        float largest = 0;
-#if KV_STORED_SCALES
-        for (int e = d; e < end; e += 8)
-            largest = fmax(largest, largest_of8(row_of(from, at, dtype, e, dim)));
-#endif
-        float scale = pool_scale_for(to.pool_scale, largest);
-        for (int e = d; e < end; e += 8)
-            pool_store8(to, e, dim, row_of(from, at, dtype, e, dim), scale);
+/*
+ * move_DTYPE: moves what a work-item has, from element `first` on, of a row of K and one of V, in that dtype. Work-items
+ * that share a scale find it each for itself, and the first of them stores it. aligned: all that is moved is. Of one
+ * vector, which is what GPUs take, V's is on its way while K's is moved.
+ * The source's dtype is an argument of the kernel, not a macro: one program serves all.
+ */
+#define DEFINE_MOVE(dtype)                                                                                             \
+    static float8 load_##dtype(source from, int d, int dim, bool aligned) {                                            \
+        const __global storage_##dtype *base = (const __global storage_##dtype *)from.base;                            \
+        const int count = dim % 8 == 0 ? 8 : dim - d;                                                                  \
+        if (d >= dim)                                                                                                  \
+            return 0;                                                                                                  \
+        return HAS_UNALIGNED ? load_upto8_##dtype(base, from.at + d, count)                                            \
+                             : decode_raw8_##dtype(load_raw8_##dtype(base, from.at + d, count, aligned));              \
+    }                                                                                                                  \
+    static float scale_##dtype(source from, float pool_scale, int d, int dim, bool aligned) {                          \
+        const int begin = d / STORE_WIDTH * STORE_WIDTH;                                                               \
+        float largest = 0;                                                                                             \
+        for (int e = begin; KV_STORED_SCALES && e < min(begin + STORE_WIDTH, dim); e += 8)                             \
+            largest = fmax(largest, largest_of8(load_##dtype(from, e, dim, aligned)));                                 \
+        return pool_scale_for(pool_scale, largest);                                                                    \
+    }                                                                                                                  \
+    static void move_row_##dtype(float8 x, source from, pool_row to, int first, int dim, bool aligned) {               \
+        const int end = min(first + TUNE_VECTORS * 8, dim);                                                            \
+        float scale = 0;                                                                                               \
+        for (int d = first; d < end; d += 8) {                                                                         \
+            if (d == first || d % STORE_WIDTH == 0)                                                                    \
+                scale = scale_##dtype(from, to.pool_scale, d, dim, aligned);                                           \
+            pool_store8(to, d, dim, TUNE_VECTORS == 1 ? x : load_##dtype(from, d, dim, aligned), scale, aligned);      \
+        }                                                                                                              \
+    }                                                                                                                  \
+    static void move_##dtype(source k, pool_row key, source v, pool_row value, int first, bool aligned) {              \
+        float8 first_k = 0, first_v = 0;                                                                               \
+        if (TUNE_VECTORS == 1) {                                                                                       \
+            first_k = load_##dtype(k, first, HEAD_DIM, aligned);                                                       \
+            first_v = V_IN_K ? 0 : load_##dtype(v, first, HEAD_DIM_V, aligned);                                        \
+        }                                                                                                              \
+        move_row_##dtype(first_k, k, key, first, HEAD_DIM, aligned);                                                   \
+        if (!V_IN_K)                                                                                                   \
+            move_row_##dtype(first_v, v, value, first, HEAD_DIM_V, aligned);                                           \
     }
+DEFINE_MOVE(float32)
+DEFINE_MOVE(float16)
+DEFINE_MOVE(bfloat16)
+
+static bool source_is_aligned(const __global uchar *from, long4 layout, int dtype) {
+    const long elements = layout.x | layout.y | layout.z;
+    return elements % 8 == 0 &&
+           (size_t)from % (dtype == CODE_FLOAT32 ? sizeof(RAW_float32) : sizeof(RAW_float16)) == 0;
 }
 
 /* layouts: x offset, y token stride, z head stride, in elements. slots starts slots_offset elements into its buffer. */
@@ -62,9 +88,16 @@ __kernel void cache_write(const __global uchar *k, long4 k_layout, const __globa
     int token = (int)(slot % BLOCK_SIZE);
     pool keys = POOL_KEYS;
     pool values = POOL_VALUES;
-    write_row(k, k_layout.x + t * k_layout.y + kv_head * k_layout.z, dtype, pool_row_at(&keys, block, token, kv_head),
-              first, HEAD_DIM);
-    if (!V_IN_K)
-        write_row(v, v_layout.x + t * v_layout.y + kv_head * v_layout.z, dtype,
-                  pool_row_at(&values, block, token, kv_head), first, HEAD_DIM_V);
+    const bool aligned = source_is_aligned(k, k_layout, dtype) && source_is_aligned(v, v_layout, dtype) &&
+                         pool_is_aligned(&keys) && pool_is_aligned(&values);
+    const source from_k = {k, k_layout.x + t * k_layout.y + kv_head * k_layout.z};
+    const source from_v = {v, v_layout.x + t * v_layout.y + kv_head * v_layout.z};
+    const pool_row key = pool_row_at(&keys, block, token, kv_head);
+    const pool_row value = pool_row_at(&values, block, token, kv_head);
+    if (dtype == CODE_FLOAT32)
+        move_float32(from_k, key, from_v, value, first, aligned);
+    else if (dtype == CODE_FLOAT16)
+        move_float16(from_k, key, from_v, value, first, aligned);
+    else
+        move_bfloat16(from_k, key, from_v, value, first, aligned);
 }

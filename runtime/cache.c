@@ -295,6 +295,7 @@ static pagedcl_status build(pagedcl_cache *cache) {
         pcl_variant_init(&cache->variants[i], names[i]);
         pcl_cache_macros(cache, &cache->variants[i]);
         pcl_variant_int(&cache->variants[i], "TUNE_VECTORS", cache->item_vectors);
+        pcl_variant_int(&cache->variants[i], "HAS_UNALIGNED", cache->device->info.kind == PAGEDCL_DEVICE_CPU);
     }
     PCL_TRY(pcl_variants_build(cache->device, cache->variants, PCL_CACHE_KERNELS, cache->programs));
     for (int i = 0; i < PCL_CACHE_KERNELS; i++)

@@ -13,11 +13,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-enum { MAX_HEAD_DIM = 576 };
+enum { MAX_HEAD_DIM = 576, GROUP_ITEMS = 256, CPU_GROUP_ITEMS = 64 };
 
 struct pagedcl_merge {
     pagedcl_device *device; /* retained */
     pagedcl_merge_desc desc;
+    int32_t row_items, group_items; /* TUNE_ITEMS and TUNE_WG of the kernel */
     cl_program program;
     cl_kernel kernel;
 };
@@ -36,12 +37,27 @@ static pagedcl_status read_desc(const pagedcl_merge_desc *desc, pagedcl_merge_de
     return PAGEDCL_SUCCESS;
 }
 
+/* A core that walks along whole rows is faster; on a GPU neighbours take neighbours. */
+static void divide(pagedcl_merge *merge) {
+    const pagedcl_device_info *info = &merge->device->info;
+    const bool cpu = info->kind == PAGEDCL_DEVICE_CPU;
+    const int32_t row_vectors = (merge->desc.head_dim + 7) / 8;
+    merge->group_items = cpu ? CPU_GROUP_ITEMS : GROUP_ITEMS;
+    while ((uint64_t)merge->group_items > info->max_work_group_size && merge->group_items > 1)
+        merge->group_items /= 2;
+    merge->row_items = cpu ? 1 : row_vectors < merge->group_items ? row_vectors : merge->group_items;
+}
+
 static pagedcl_status build(pagedcl_merge *merge) {
+    divide(merge);
     pcl_variant variant;
     pcl_variant_init(&variant, "merge");
     pcl_variant_int(&variant, "NUM_HEADS", merge->desc.num_heads);
     pcl_variant_int(&variant, "HEAD_DIM", merge->desc.head_dim);
     pcl_variant_dtype(&variant, "OUT_DTYPE", merge->desc.dtype);
+    pcl_variant_int(&variant, "TUNE_ITEMS", merge->row_items);
+    pcl_variant_int(&variant, "TUNE_WG", merge->group_items);
+    pcl_variant_int(&variant, "HAS_UNALIGNED", merge->device->info.kind == PAGEDCL_DEVICE_CPU);
     PCL_TRY(pcl_variants_build(merge->device, &variant, 1, &merge->program));
     return pcl_variant_kernel(&variant, merge->program, &merge->kernel);
 }
@@ -94,7 +110,9 @@ static pagedcl_status enqueue(pagedcl_merge *merge, pcl_chain *chain, int64_t nu
     for (int i = 0; i < 3; i++)
         set_partial(&arguments, &sides[i]);
     pcl_argument_long(&arguments, num_tokens);
-    return pcl_launch_items(chain, &arguments, num_tokens, merge->desc.num_heads);
+    const int64_t group_rows = merge->group_items / merge->row_items, rows = num_tokens * merge->desc.num_heads;
+    const int64_t groups = rows / group_rows + (rows % group_rows != 0 || rows == 0);
+    return pcl_launch_groups(chain, &arguments, groups, 1, (size_t)merge->group_items);
 }
 
 pagedcl_status pcl_merge_launch_nothing(pagedcl_merge *merge, pcl_chain *chain, cl_mem any) {

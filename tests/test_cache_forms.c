@@ -27,6 +27,7 @@ static const form forms[] = {
     {"the caller's, heads first", POOL_HND, 12, 12, 0, PAGEDCL_BFLOAT16},
     {"K and V interleaved", POOL_INTERLEAVED, 128, 128, 0, PAGEDCL_BFLOAT16},
     {"gaps", POOL_WITH_GAPS, 17, 9, 0, PAGEDCL_FLOAT32},
+    {"aligned gaps", POOL_WITH_ALIGNED_GAPS, 20, 24, 0, PAGEDCL_FLOAT16},
     {"the library's, V in K", POOL_OF_LIBRARY, 36, 28, 1, PAGEDCL_FLOAT16},
     {"gaps, V in K", POOL_WITH_GAPS, 36, 28, 1, PAGEDCL_FLOAT32},
 };
@@ -211,7 +212,7 @@ Test(cache_forms, wrong_buffers_are_refused_and_change_nothing) {
     write_rows(&s);
     adopted_pool_expect(s.device, &s.adopted, &s.model, forms[3].name);
 
-    scene inside = scene_open(&forms[5]);
+    scene inside = scene_open(&forms[6]);
     other.buffers[0] = inside.adopted.buffers[0];
     other.buffers[0].v = small.mem;
     expect_refused(exchange(&inside, &other), PAGEDCL_INVALID_ARGUMENT, "V lies in K");

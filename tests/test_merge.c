@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "device.h"
+
 #include "support/attn_rig.h"
 #include "support/elements.h"
 #include "support/expect.h"
@@ -117,24 +119,28 @@ static pagedcl_merge *merge_create(pagedcl_device *device, int32_t head_dim, pag
     return merge;
 }
 
-/* Into a third result, with its LSE or without, into a, and into b. */
+/* Into a third result, with its LSE or without, into a, into b, and into one's values and the other's LSE. */
 static void check_merge(pagedcl_device *device, int32_t head_dim, pagedcl_dtype dtype, strided_layout layout) {
-    enum { APART, WITHOUT_LSE, INTO_A, INTO_B, TARGETS };
-    static const char *const names[TARGETS] = {"apart", "without LSE", "into a", "into b"};
+    enum { APART, WITHOUT_LSE, INTO_A, INTO_B, CROSSWISE, TARGETS };
+    static const char *const names[TARGETS] = {"apart", "without LSE", "into a", "into b", "crosswise"};
     merging m = merging_create(head_dim, dtype);
     pagedcl_merge *merge = merge_create(device, head_dim, dtype);
     for (int target = 0; target < TARGETS; target++) {
         side sides[3] = {side_create(device, &m, layout, m.out[0], m.lse[0]),
                          side_create(device, &m, layout, m.out[1], m.lse[1]),
                          side_create(device, &m, layout, NULL, NULL)};
-        side *result = target == INTO_A ? &sides[0] : target == INTO_B ? &sides[1] : &sides[2];
+        side result = target == INTO_A || target == CROSSWISE ? sides[0] : target == INTO_B ? sides[1] : sides[2];
         if (target == WITHOUT_LSE) {
-            result->partial.lse = NULL;
-            result->partial.lse_offset = 0;
+            result.partial.lse = NULL;
+            result.partial.lse_offset = 0;
         }
-        expect_ok(pagedcl_merge_run(merge, NULL, TOKENS, &sides[0].partial, &sides[1].partial, &result->partial, 0,
-                                    NULL, NULL));
-        expect_merged(device, &m, result, target != WITHOUT_LSE, names[target]);
+        if (target == CROSSWISE) {
+            result.lse = sides[1].lse;
+            result.partial.lse = sides[1].partial.lse;
+        }
+        expect_ok(pagedcl_merge_run(merge, NULL, TOKENS, &sides[0].partial, &sides[1].partial, &result.partial, 0, NULL,
+                                    NULL));
+        expect_merged(device, &m, &result, target != WITHOUT_LSE, names[target]);
         for (int i = 0; i < 3; i++)
             side_destroy(&sides[i]);
     }
@@ -142,13 +148,23 @@ static void check_merge(pagedcl_device *device, int32_t head_dim, pagedcl_dtype 
     merging_destroy(&m);
 }
 
-/* B133 among them: both sides empty. */
+/* B133 among them: both sides empty. With a work-item for a row, as on CPUs, and with several, as on GPUs, where rows
+   fill parts of work-groups or more than one, and where a work-group is smaller than a row. */
 Test(merge, two_results) {
     pagedcl_device *device = fixture_open();
-    check_merge(device, 24, PAGEDCL_FLOAT32, CONTIGUOUS);
-    check_merge(device, 5, PAGEDCL_FLOAT32, WITH_GAPS);
-    check_merge(device, 1, PAGEDCL_FLOAT16, CONTIGUOUS);
-    check_merge(device, 576, PAGEDCL_BFLOAT16, WITH_GAPS);
+    const uint64_t most = device->info.max_work_group_size;
+    for (int as = 0; as < 3; as++) {
+        device->info.kind = as == 0 ? PAGEDCL_DEVICE_CPU : PAGEDCL_DEVICE_DISCRETE_GPU;
+        device->info.max_work_group_size = as == 2 && most > 32 ? 32 : most;
+        check_merge(device, 24, PAGEDCL_FLOAT32, CONTIGUOUS);
+        check_merge(device, 5, PAGEDCL_FLOAT32, WITH_GAPS);
+        check_merge(device, 1, PAGEDCL_FLOAT16, CONTIGUOUS);
+        check_merge(device, 20, PAGEDCL_FLOAT16, WITH_ALIGNED_GAPS);
+        check_merge(device, 128, PAGEDCL_FLOAT16, CONTIGUOUS);
+        check_merge(device, 80, PAGEDCL_BFLOAT16, WITH_GAPS);
+        check_merge(device, 576, PAGEDCL_BFLOAT16, WITH_GAPS);
+        check_merge(device, 576, PAGEDCL_FLOAT32, WITH_ALIGNED_GAPS);
+    }
     pagedcl_device_destroy(device);
 }
 

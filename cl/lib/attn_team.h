@@ -118,16 +118,6 @@ static void team_load(const __local float *from, float *to, const int count) {
     }
 }
 
-/* Whether 8 elements are one load wherever they begin. */
-static bool team_is_aligned(const pool *from) {
-    size_t bytes = 0;
-#pragma unroll
-    for (int i = 0; i < NUM_SEGMENTS; i++)
-        bytes |= (size_t)from->segment[i];
-    const long elements = from->offset | from->block_stride | from->token_stride | from->head_stride;
-    return elements % 8 == 0 && bytes % sizeof(RAW8(KV)) == 0;
-}
-
 /* The blocks of the team's keys in a tile; behind the last key any. */
 static void team_find(const attn_problem *p, int first, int *blocks) {
 #pragma unroll
@@ -414,7 +404,7 @@ static void attn_tile(const attn_problem *p, const __global STORAGE(Q) * q, long
     const int full_begin = problem_low(p, last_row);
     const int full_end = min(problem_high(p, p->first_row), WITH_TREE ? p->k_len - p->q_len : p->k_len);
     /* Keys from here on are fetched one by one. */
-    const bool aligned = team_is_aligned(&p->keys.k) && team_is_aligned(&p->keys.v);
+    const bool aligned = pool_is_aligned(&p->keys.k) && pool_is_aligned(&p->keys.v);
     const int last_begin = clamp(aligned ? p->new_first : 0, begin, max(begin, end));
     const team_range ahead = {team_tile(p, begin), begin, last_begin};
     const team_range last = {team_tile(p, last_begin), last_begin, end};

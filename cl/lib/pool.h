@@ -45,7 +45,7 @@
 /* Work-items that move a row, TUNE_VECTORS vectors each. */
 #define ROW_ITEMS ((ROW_VECTORS + TUNE_VECTORS - 1) / TUNE_VECTORS)
 
-/* How many scales a row has, and how many elements a work-item stores: those that share one. */
+/* How many scales a row has, and how many elements share one, or 8. */
 #if KV_STORED_SCALES
 #define SCALE_DTYPE SCALE_DTYPE_OF(KV)
 #define ROW_SCALES(dim) (((dim) + SCALE_GROUP(KV) - 1) / SCALE_GROUP(KV))
@@ -83,6 +83,15 @@ typedef struct pool_row {
     __global STORAGE(SCALE) *scales; /* with KV_STORED_SCALES */
     float pool_scale;
 } pool_row;
+
+/* Whether 8 elements from a multiple of 8 on are a RAW8, wherever their row is. */
+static bool pool_is_aligned(const pool *p) {
+    size_t bytes = 0;
+#pragma unroll
+    for (int i = 0; i < NUM_SEGMENTS; i++)
+        bytes |= (size_t)p->segment[i];
+    return IS_RAW8_ALIGNED(KV, bytes, p->offset | p->block_stride | p->token_stride | p->head_stride);
+}
 
 /* The row of a KV head at a token offset of a block. */
 static pool_row pool_row_at(const pool *p, int block, int token, int kv_head) {
@@ -143,13 +152,13 @@ static float pool_scale_for(float pool_scale, float largest) {
 #endif
 }
 
-/* Stores elements d .. d + 7 of a row, with a scale from pool_scale_for. */
-static void pool_store8(pool_row row, int d, int dim, float8 x, float scale) {
+/* Stores elements d .. d + 7 of a row, with a scale from pool_scale_for. aligned: from pool_is_aligned. */
+static void pool_store8(pool_row row, int d, int dim, float8 x, float scale, bool aligned) {
 #if KV_QUANTIZED
     x /= scale;
 #endif
     (void)scale;
-    ROW_STORE8(KV, x, row.base, row.at, d, dim);
+    ROW_STORE_ALIGNED8(KV, x, row.base, row.at, d, dim, aligned);
 #if KV_STORED_SCALES
     if (d % SCALE_GROUP(KV) == 0)
         STORE1(SCALE)(scale, row.scales, d / SCALE_GROUP(KV));

@@ -5,8 +5,8 @@
  * goes through the core functions vload_half and vstore_half, which need no cl_khr_fp16. The types of 8 and 4 bits have
  * scales, which are pool.h's business: here are their codes alone.
  *
- * Loads and stores take a base and the index of an element, and need no more alignment than an element has. Those of
- * int4, two of which share a byte, need an even index.
+ * Loads and stores take a base and the index of an element, and need no more alignment than an element has, unless told
+ * of it. Those of int4, two of which share a byte, need an even index.
  */
 #ifndef TYPES_H
 #define TYPES_H
@@ -100,6 +100,11 @@ static float16 load16_bfloat16(const __global storage_bfloat16 *base, long i) {
 static ushort bfloat16_bits1(float x) {
     uint bits = as_uint(x);
     return (ushort)(isnan(x) ? (bits >> 16) | 0x40 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+static ushort8 half_bits8(float8 x) {
+    ushort bits[8];
+    vstore_half8_rte(x, 0, (__private half *)bits);
+    return vload8(0, bits);
 }
 static ushort8 bfloat16_bits8(float8 x) {
     uint8 bits = as_uint8(x);
@@ -290,10 +295,14 @@ static void store_upto8_int4(float8 x, __global storage_int4 *base, long i, int 
         base[(i >> 1) + j] = pairs[j];
 }
 
-/* 8 elements as they are stored, in words, and what they are. Those at a multiple of their size may be loaded as one
-   value. */
+/* 8 elements as they are stored, in words: what they are, and how many of them are moved at once. With `aligned`, which
+   says that they lie at a multiple of their size, all 8 are one load, or one store. NVIDIA's compiler cannot know that of
+   vload8's elements, and moves them one by one. */
 #define RAW8(role) PASTE(RAW_, role##_DTYPE)
 #define DECODE_RAW8(role) PASTE(decode_raw8_, role##_DTYPE)
+#define ENCODE_RAW8(role) PASTE(encode_raw8_, role##_DTYPE)
+#define LOAD_RAW8(role) PASTE(load_raw8_, role##_DTYPE)
+#define STORE_RAW8(role) PASTE(store_raw8_, role##_DTYPE)
 #define RAW_float32 uint8
 #define RAW_float16 uint4
 #define RAW_bfloat16 uint4
@@ -301,17 +310,80 @@ static void store_upto8_int4(float8 x, __global storage_int4 *base, long i, int 
 #define RAW_float8_e4m3 uint2
 #define RAW_float8_e5m2 uint2
 #define RAW_int4 uint
-#define DEFINE_RAW8(dtype, decode)                                                                                     \
+
+/* 1: vectors are moved at the same speed wherever they lie, as by CPUs. */
+#ifndef HAS_UNALIGNED
+#if defined(TIER_CPU)
+#define HAS_UNALIGNED TIER_CPU
+#else
+#define HAS_UNALIGNED 0
+#endif
+#endif
+
+/* Whether that holds for all 8 elements from a multiple of 8 on in rows at `base`, whose offset and strides, or'ed, are
+   `elements`. */
+#define IS_RAW8_ALIGNED(role, base, elements) ((elements) % 8 == 0 && (size_t)(base) % sizeof(RAW8(role)) == 0)
+
+/* As ROW_LOAD8 and ROW_STORE8: what is stored, and what it is. */
+#define ROW_LOAD_RAW8(role, base, at, d, dim, aligned)                                                                 \
+    LOAD_RAW8(role)(base, (at) + (d), (dim) % 8 == 0 ? 8 : (dim) - (d), aligned)
+#define ROW_STORE_RAW8(role, x, base, at, d, dim, aligned)                                                             \
+    STORE_RAW8(role)(x, base, (at) + (d), (dim) % 8 == 0 ? 8 : (dim) - (d), aligned)
+#define ROW_LOAD_ALIGNED8(role, base, at, d, dim, aligned)                                                             \
+    (HAS_UNALIGNED ? ROW_LOAD8(role, base, at, d, dim)                                                                 \
+                   : DECODE_RAW8(role)(ROW_LOAD_RAW8(role, base, at, d, dim, aligned)))
+#define ROW_STORE_ALIGNED8(role, x, base, at, d, dim, aligned)                                                         \
+    do {                                                                                                               \
+        if (HAS_UNALIGNED)                                                                                             \
+            ROW_STORE8(role, x, base, at, d, dim);                                                                     \
+        else                                                                                                           \
+            ROW_STORE_RAW8(role, ENCODE_RAW8(role)(x), base, at, d, dim, aligned);                                     \
+    } while (0)
+
+/* vector: of the units of storage that 8 elements take. The first `count` elements are moved; a load has zeros behind
+   them, but for the second half of an odd row's last byte. What is not aligned is read unit by unit, volatile: of two
+   loads from one place compilers otherwise make one, with the lesser alignment. */
+#define DEFINE_RAW8(dtype, vector, decode, encode)                                                                     \
     static float8 decode_raw8_##dtype(RAW_##dtype x) {                                                                 \
         return decode;                                                                                                 \
+    }                                                                                                                  \
+    static RAW_##dtype encode_raw8_##dtype(float8 x) {                                                                 \
+        return encode;                                                                                                 \
+    }                                                                                                                  \
+    static RAW_##dtype load_raw8_##dtype(const __global storage_##dtype *base, long i, int count, bool aligned) {      \
+        const __global storage_##dtype *from = base + (units8_##dtype == 8 ? i : i >> 1);                              \
+        storage_##dtype units[units8_##dtype];                                                                         \
+        if (count >= 8 && aligned)                                                                                     \
+            return *(const __global RAW_##dtype *)from;                                                                \
+        if (count >= 8 && HAS_UNALIGNED)                                                                               \
+            return PASTE(as_, RAW_##dtype)(PASTE(vload, units8_##dtype)(0, from));                                     \
+        for (int j = 0; j < units8_##dtype; j++)                                                                       \
+            units[j] = j * (8 / units8_##dtype) < count ? ((const volatile __global storage_##dtype *)from)[j] : 0;    \
+        return PASTE(as_, RAW_##dtype)(PASTE(vload, units8_##dtype)(0, units));                                        \
+    }                                                                                                                  \
+    static void store_raw8_##dtype(RAW_##dtype x, __global storage_##dtype *base, long i, int count, bool aligned) {   \
+        __global storage_##dtype *to = base + (units8_##dtype == 8 ? i : i >> 1);                                      \
+        storage_##dtype units[units8_##dtype];                                                                         \
+        if (count >= 8 && aligned) {                                                                                   \
+            *(__global RAW_##dtype *)to = x;                                                                           \
+            return;                                                                                                    \
+        }                                                                                                              \
+        if (count >= 8 && HAS_UNALIGNED) {                                                                             \
+            PASTE(vstore, units8_##dtype)(as_##vector(x), 0, to);                                                      \
+            return;                                                                                                    \
+        }                                                                                                              \
+        PASTE(vstore, units8_##dtype)(as_##vector(x), 0, units);                                                       \
+        for (int j = 0; j < units8_##dtype; j++)                                                                       \
+            if (j * (8 / units8_##dtype) < count)                                                                      \
+                to[j] = units[j];                                                                                      \
     }
-DEFINE_RAW8(float32, as_float8(x))
-DEFINE_RAW8(float16, halves8(as_ushort8(x)))
-DEFINE_RAW8(bfloat16, as_float8(convert_uint8(as_ushort8(x)) << 16))
-DEFINE_RAW8(int8, convert_float8(as_char8(x)))
-DEFINE_RAW8(float8_e4m3, decode8_float8_e4m3(as_uchar8(x)))
-DEFINE_RAW8(float8_e5m2, decode8_float8_e5m2(as_uchar8(x)))
-DEFINE_RAW8(int4, decode8_int4(as_uchar4(x)))
+DEFINE_RAW8(float32, float8, as_float8(x), as_uint8(x))
+DEFINE_RAW8(float16, ushort8, halves8(as_ushort8(x)), as_uint4(half_bits8(x)))
+DEFINE_RAW8(bfloat16, ushort8, as_float8(convert_uint8(as_ushort8(x)) << 16), as_uint4(bfloat16_bits8(x)))
+DEFINE_RAW8(int8, char8, convert_float8(as_char8(x)), as_uint2(encode8_int8(x)))
+DEFINE_RAW8(float8_e4m3, uchar8, decode8_float8_e4m3(as_uchar8(x)), as_uint2(encode8_float8_e4m3(x)))
+DEFINE_RAW8(float8_e5m2, uchar8, decode8_float8_e5m2(as_uchar8(x)), as_uint2(encode8_float8_e5m2(x)))
+DEFINE_RAW8(int4, uchar4, decode8_int4(as_uchar4(x)), as_uint(encode8_int4(x)))
 
 /* Of the types that have a scale: the largest value, how many elements along a row share a scale when scales are stored
    (no row has 1024), and what type that scale has. */

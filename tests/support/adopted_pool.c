@@ -24,8 +24,18 @@ static pool_side lay_out(pool_form form, const pagedcl_cache_desc *desc, int32_t
         side.strides.token = heads * side.strides.head + 5;
         side.strides.block = tokens * side.strides.token + 11;
         break;
+    case POOL_WITH_ALIGNED_GAPS:
+        side.offset = 8;
+        side.strides.head = (head_dim + 7) / 8 * 8 + 8;
+        side.strides.token = heads * side.strides.head + 24;
+        side.strides.block = tokens * side.strides.token + 16;
+        break;
     }
-    side.layer = blocks * side.strides.block + (form == POOL_WITH_GAPS ? 13 : 0);
+    side.layer = blocks * side.strides.block;
+    if (form == POOL_WITH_GAPS)
+        side.layer += 13;
+    if (form == POOL_WITH_ALIGNED_GAPS)
+        side.layer += 32;
     return side;
 }
 

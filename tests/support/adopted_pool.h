@@ -9,9 +9,10 @@
 typedef enum pool_form {
     POOL_OF_LIBRARY = 0,
     POOL_OF_LIBRARY_HND = 4,
-    POOL_HND = 1,         /* a head's tokens lie together; the strides are left to the library */
-    POOL_INTERLEAVED = 2, /* K and V in one buffer [num_blocks, 2, block_size, num_kv_heads, head_dim] */
-    POOL_WITH_GAPS = 3,   /* an odd offset, and gaps between heads, tokens, blocks and layers */
+    POOL_HND = 1,               /* a head's tokens lie together; the strides are left to the library */
+    POOL_INTERLEAVED = 2,       /* K and V in one buffer [num_blocks, 2, block_size, num_kv_heads, head_dim] */
+    POOL_WITH_GAPS = 3,         /* an odd offset, and gaps between heads, tokens, blocks and layers */
+    POOL_WITH_ALIGNED_GAPS = 5, /* the same, but every row begins at a multiple of 8 elements */
 } pool_form;
 
 /* Where the rows of K, or of V, lie, in elements. */

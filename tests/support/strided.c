@@ -24,6 +24,9 @@ strided strided_create(const pagedcl_device *device, pagedcl_dtype dtype, int64_
     if (layout == WITH_GAPS)
         tensor.view = (pagedcl_tensor){
             .offset = 7, .head_stride = head_dim + 3, .token_stride = heads * (int64_t)(head_dim + 3) + 5};
+    const int64_t padded = (head_dim + 7) / 8 * 8 + 8;
+    if (layout == WITH_ALIGNED_GAPS)
+        tensor.view = (pagedcl_tensor){.offset = 8, .head_stride = padded, .token_stride = heads * padded + 16};
     size_t row_bytes = (size_t)head_dim * pagedcl_dtype_size(dtype);
     int64_t allocated = tokens + spare_tokens;
     size_t bytes = allocated ? row_begin(&tensor, allocated - 1, heads - 1) + row_bytes : 0;

@@ -18,7 +18,8 @@ typedef struct strided {
 
 typedef enum strided_layout {
     CONTIGUOUS = 0,
-    WITH_GAPS = 1, /* an odd offset, and gaps between heads and between tokens */
+    WITH_GAPS = 1,         /* an odd offset, and gaps between heads and between tokens */
+    WITH_ALIGNED_GAPS = 2, /* the same, but every row begins at a multiple of 8 elements */
 } strided_layout;
 
 /*

@@ -28,7 +28,7 @@ struct pagedcl_attn {
     cl_program programs[PCL_ATTN_KERNELS];
     bool streams;    /* its decode kernel is attn_decode_stream, */
     bool warpgroups; /* and that of varlen attn_varlen_wgmma */
-    cl_mem maps;  /* tensor maps of the cache's layers (attn_maps.h), or NULL */
+    cl_mem maps;     /* tensor maps of the cache's layers (attn_maps.h), or NULL */
 };
 
 /* One more owner; pagedcl_attn_destroy drops it. */

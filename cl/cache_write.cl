@@ -45,7 +45,8 @@ typedef struct source {
         for (int d = first; d < end; d += 8) {                                                                         \
             if (d == first || d % STORE_WIDTH == 0)                                                                    \
                 scale = scale_##dtype(from, to.pool_scale, d, dim, aligned);                                           \
-            pool_store8(to, d, dim, TUNE_VECTORS == 1 ? x : load_##dtype(from, d, dim, aligned), scale, aligned);      \
+            pool_store_aligned8(to, d, dim, TUNE_VECTORS == 1 ? x : load_##dtype(from, d, dim, aligned), scale,        \
+                                aligned);                                                                              \
         }                                                                                                              \
     }                                                                                                                  \
     static void move_##dtype(source k, pool_row key, source v, pool_row value, int first, bool aligned) {              \

@@ -449,7 +449,6 @@ static float8 value8(const attn_problem *p, int position, int d) {
 /* Stores the new tokens among the keys of this part: a work-item takes a vector, or all that share a stored scale. */
 static void store_new(const attn_problem *p, int lane, int lanes) {
     const int parts = (ROW_VECTORS * 8 + STORE_WIDTH - 1) / STORE_WIDTH;
-    const bool k_aligned = pool_is_aligned(&p->keys.k), v_aligned = pool_is_aligned(&p->keys.v);
     int begin = max(p->new_first, p->key_begin);
     for (int i = lane; i < (p->key_end - begin) * parts; i += lanes) {
         int position = begin + i / parts;
@@ -458,12 +457,12 @@ static void store_new(const attn_problem *p, int lane, int lanes) {
             continue;
         float scale = new_key_scale(p, position, first);
         for (int d = first; d < min(first + STORE_WIDTH, HEAD_DIM); d += 8)
-            pool_store8(key_row(p, position), d, HEAD_DIM, new_key8(p, position, d), scale, k_aligned);
+            pool_store8(key_row(p, position), d, HEAD_DIM, new_key8(p, position, d), scale);
         if (V_IN_K)
             continue;
         scale = new_value_scale(p, position, first);
         for (int d = first; d < min(first + STORE_WIDTH, HEAD_DIM_V); d += 8)
-            pool_store8(value_row(p, position), d, HEAD_DIM_V, new_value8(p, position, d), scale, v_aligned);
+            pool_store8(value_row(p, position), d, HEAD_DIM_V, new_value8(p, position, d), scale);
     }
 }
 #endif

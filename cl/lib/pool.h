@@ -152,17 +152,28 @@ static float pool_scale_for(float pool_scale, float largest) {
 #endif
 }
 
-/* Stores elements d .. d + 7 of a row, with a scale from pool_scale_for. aligned: from pool_is_aligned. */
-static void pool_store8(pool_row row, int d, int dim, float8 x, float scale, bool aligned) {
-#if KV_QUANTIZED
-    x /= scale;
-#endif
-    (void)scale;
-    ROW_STORE_ALIGNED8(KV, x, row.base, row.at, d, dim, aligned);
+/* The scale of element d, if it is the first of those that share it. */
+static void pool_store_scale(pool_row row, int d, float scale) {
 #if KV_STORED_SCALES
     if (d % SCALE_GROUP(KV) == 0)
         STORE1(SCALE)(scale, row.scales, d / SCALE_GROUP(KV));
+#else
+    (void)row;
+    (void)d;
+    (void)scale;
 #endif
+}
+
+/* Stores elements d .. d + 7 of a row, with a scale from pool_scale_for. */
+static void pool_store8(pool_row row, int d, int dim, float8 x, float scale) {
+    ROW_STORE8(KV, KV_QUANTIZED ? x / scale : x, row.base, row.at, d, dim);
+    pool_store_scale(row, d, scale);
+}
+
+/* The same where much is stored. aligned: from pool_is_aligned. */
+static void pool_store_aligned8(pool_row row, int d, int dim, float8 x, float scale, bool aligned) {
+    ROW_STORE_ALIGNED8(KV, KV_QUANTIZED ? x / scale : x, row.base, row.at, d, dim, aligned);
+    pool_store_scale(row, d, scale);
 }
 
 static float largest_of8(float8 x) {

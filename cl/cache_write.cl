@@ -23,41 +23,41 @@ typedef struct source {
  * vector, which is what GPUs take, V's is on its way while K's is moved.
  * The source's dtype is an argument of the kernel, not a macro: one program serves all.
  */
-#define DEFINE_MOVE(dtype)                                                                                             \
-    static float8 load_##dtype(source from, int d, int dim, bool aligned) {                                            \
-        const __global storage_##dtype *base = (const __global storage_##dtype *)from.base;                            \
-        const int count = dim % 8 == 0 ? 8 : dim - d;                                                                  \
-        if (d >= dim)                                                                                                  \
-            return 0;                                                                                                  \
-        return HAS_UNALIGNED ? load_upto8_##dtype(base, from.at + d, count)                                            \
-                             : decode_raw8_##dtype(load_raw8_##dtype(base, from.at + d, count, aligned));              \
-    }                                                                                                                  \
-    static float scale_##dtype(source from, float pool_scale, int d, int dim, bool aligned) {                          \
-        const int begin = d / STORE_WIDTH * STORE_WIDTH;                                                               \
-        float largest = 0;                                                                                             \
-        for (int e = begin; KV_STORED_SCALES && e < min(begin + STORE_WIDTH, dim); e += 8)                             \
-            largest = fmax(largest, largest_of8(load_##dtype(from, e, dim, aligned)));                                 \
-        return pool_scale_for(pool_scale, largest);                                                                    \
-    }                                                                                                                  \
-    static void move_row_##dtype(float8 x, source from, pool_row to, int first, int dim, bool aligned) {               \
-        const int end = min(first + TUNE_VECTORS * 8, dim);                                                            \
-        float scale = 0;                                                                                               \
-        for (int d = first; d < end; d += 8) {                                                                         \
-            if (d == first || d % STORE_WIDTH == 0)                                                                    \
-                scale = scale_##dtype(from, to.pool_scale, d, dim, aligned);                                           \
-            pool_store_aligned8(to, d, dim, TUNE_VECTORS == 1 ? x : load_##dtype(from, d, dim, aligned), scale,        \
-                                aligned);                                                                              \
-        }                                                                                                              \
-    }                                                                                                                  \
-    static void move_##dtype(source k, pool_row key, source v, pool_row value, int first, bool aligned) {              \
-        float8 first_k = 0, first_v = 0;                                                                               \
-        if (TUNE_VECTORS == 1) {                                                                                       \
-            first_k = load_##dtype(k, first, HEAD_DIM, aligned);                                                       \
-            first_v = V_IN_K ? 0 : load_##dtype(v, first, HEAD_DIM_V, aligned);                                        \
-        }                                                                                                              \
-        move_row_##dtype(first_k, k, key, first, HEAD_DIM, aligned);                                                   \
-        if (!V_IN_K)                                                                                                   \
-            move_row_##dtype(first_v, v, value, first, HEAD_DIM_V, aligned);                                           \
+#define DEFINE_MOVE(dtype)                                                                                      \
+    static float8 load_##dtype(source from, int d, int dim, bool aligned) {                                     \
+        const __global storage_##dtype *base = (const __global storage_##dtype *)from.base;                     \
+        const int count = dim % 8 == 0 ? 8 : dim - d;                                                           \
+        if (d >= dim)                                                                                           \
+            return 0;                                                                                           \
+        return HAS_UNALIGNED ? load_upto8_##dtype(base, from.at + d, count)                                     \
+                             : decode_raw8_##dtype(load_raw8_##dtype(base, from.at + d, count, aligned));       \
+    }                                                                                                           \
+    static float scale_##dtype(source from, float pool_scale, int d, int dim, bool aligned) {                   \
+        const int begin = d / STORE_WIDTH * STORE_WIDTH;                                                        \
+        float largest = 0;                                                                                      \
+        for (int e = begin; KV_STORED_SCALES && e < min(begin + STORE_WIDTH, dim); e += 8)                      \
+            largest = fmax(largest, largest_of8(load_##dtype(from, e, dim, aligned)));                          \
+        return pool_scale_for(pool_scale, largest);                                                             \
+    }                                                                                                           \
+    static void move_row_##dtype(float8 x, source from, pool_row to, int first, int dim, bool aligned) {        \
+        const int end = min(first + TUNE_VECTORS * 8, dim);                                                     \
+        float scale = 0;                                                                                        \
+        for (int d = first; d < end; d += 8) {                                                                  \
+            if (d == first || d % STORE_WIDTH == 0)                                                             \
+                scale = scale_##dtype(from, to.pool_scale, d, dim, aligned);                                    \
+            pool_store_aligned8(to, d, dim, TUNE_VECTORS == 1 ? x : load_##dtype(from, d, dim, aligned), scale, \
+                                aligned);                                                                       \
+        }                                                                                                       \
+    }                                                                                                           \
+    static void move_##dtype(source k, pool_row key, source v, pool_row value, int first, bool aligned) {       \
+        float8 first_k = 0, first_v = 0;                                                                        \
+        if (TUNE_VECTORS == 1) {                                                                                \
+            first_k = load_##dtype(k, first, HEAD_DIM, aligned);                                                \
+            first_v = V_IN_K ? 0 : load_##dtype(v, first, HEAD_DIM_V, aligned);                                 \
+        }                                                                                                       \
+        move_row_##dtype(first_k, k, key, first, HEAD_DIM, aligned);                                            \
+        if (!V_IN_K)                                                                                            \
+            move_row_##dtype(first_v, v, value, first, HEAD_DIM_V, aligned);                                    \
     }
 DEFINE_MOVE(float32)
 DEFINE_MOVE(float16)
@@ -65,8 +65,7 @@ DEFINE_MOVE(bfloat16)
 
 static bool source_is_aligned(const __global uchar *from, long4 layout, int dtype) {
     const long elements = layout.x | layout.y | layout.z;
-    return elements % 8 == 0 &&
-           (size_t)from % (dtype == CODE_FLOAT32 ? sizeof(RAW_float32) : sizeof(RAW_float16)) == 0;
+    return elements % 8 == 0 && (size_t)from % (dtype == CODE_FLOAT32 ? sizeof(RAW_float32) : sizeof(RAW_float16)) == 0;
 }
 
 /* layouts: x offset, y token stride, z head stride, in elements. slots starts slots_offset elements into its buffer. */

@@ -363,9 +363,9 @@ typedef struct warp_keys {
 #if ROW_SCALED
     const __local float *key_scales, *value_scales;
 #endif
-    int first;                          /* the position of the first */
-    bool partly_seen;                   /* some row may not see some key */
-    bool whole;                         /* no row is outside the range */
+    int first;        /* the position of the first */
+    bool partly_seen; /* some row may not see some key */
+    bool whole;       /* no row is outside the range */
 } warp_keys;
 
 /* Adds keys to a warp's results of row_tiles tiles of rows, a constant, which count *unit times. */

@@ -150,8 +150,8 @@ static void ring_fetch(const attn_problem *p, int begin, int first, bool aligned
     for (int i = get_local_id(0); i < (skip_end - skip_first) * V_VECTORS; i += TUNE_WG) {
         const int key = skip_first + i / V_VECTORS, d = i % V_VECTORS * 8, position = first + key;
         const bool inside = position >= begin && position < p->key_end && problem_has(p, position);
-        tile_store_row8((__local uchar *)(stage->tile + V_IN_STAGE + key * V_PITCH) + ROW_BYTES(d), p, false, position, d,
-                        inside);
+        tile_store_row8((__local uchar *)(stage->tile + V_IN_STAGE + key * V_PITCH) + ROW_BYTES(d), p, false, position,
+                        d, inside);
     }
 #endif
 }

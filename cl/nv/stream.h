@@ -72,7 +72,7 @@ enum {
 
 /* What all warps share. */
 typedef struct stream_shared {
-    __local uchar *stages;   /* [TUNE_STAGES][KEY_WARPS][WARP_STAGE] */
+    __local uchar *stages; /* [TUNE_STAGES][KEY_WARPS][WARP_STAGE] */
 #if ROW_SCALED
     __local float *scales; /* [TUNE_STAGES][STAGE_SCALES] */
 #endif

@@ -17,6 +17,9 @@ typedef struct stream_memory {
     __local float *sums; /* [2] of results_memory, of problems by turns: the next may end before all have read it */
 } stream_memory;
 
+/* Whether the workers store a problem's results: long rows would keep the storer longer than the next keys take. */
+#define WORKERS_STORE (HEAD_DIM_V > 256)
+
 /* The results of the round-th problem, whose last keys were in a stage. */
 static results_memory stream_results(stream_memory m, int round, int stage) {
     return (results_memory){(__local float *)(m.shared.stages + stage * STREAM_STAGE), WARP_STAGE / 4,
@@ -55,7 +58,8 @@ static void stream_patch(const attn_problem *p, int begin, int first, __local uc
 }
 
 /* Runs a problem, the round-th, whose tiles are in the stream from *at on. */
-static void run_problem(const attn_problem *p, int round, stream_place *at, stream_memory m) {
+static void run_problem(const attn_problem *p, int round, stream_place *at, stream_memory m,
+                        const attn_result_target *target) {
     const int warp = get_local_id(0) / 32, num_rows = min(TUNE_ROWS, p->num_rows - p->first_row);
     const tile_range range = tile_range_of(p);
     const __local ushort *q = stream_q(m.shared, round);
@@ -105,6 +109,10 @@ static void run_problem(const attn_problem *p, int round, stream_place *at, stre
     warp_barrier();
     share_results(&own, unit, stream_results(m, round, at->stage), warp, num_rows);
     fence_async();
+    if (WORKERS_STORE) {
+        workers_barrier();
+        store_results(p, stream_results(m, round, at->stage), target, num_rows, get_local_id(0), WORKERS);
+    }
     warp_barrier();
     if (get_local_id(0) % 32 == 0)
         mbarrier_arrive(stream_barrier(m.shared, DONE + round % 2));
@@ -131,7 +139,7 @@ static void attn_stream_work(attn_problem *p, const stream_source *from, stream_
         if (round >= 2)
             merge_told(p, from, m, round - 2, target);
         stream_take(p, from, m.shared, round);
-        run_problem(p, round, &at, m);
+        run_problem(p, round, &at, m, &target);
     }
 #pragma unroll 1
     for (int last = max(round - 2, 0); last < round; last++)
@@ -148,7 +156,8 @@ static void attn_stream_store(attn_problem *p, const stream_source *from, stream
         last += max(tile_range_of(p).num_tiles, 1);
         const int stage = last % TUNE_STAGES, num_rows = min(TUNE_ROWS, p->num_rows - p->first_row);
         mbarrier_wait(stream_barrier(m.shared, DONE + round % 2), turn_parity(round, 2));
-        store_results(p, stream_results(m, round, stage), &target, num_rows, lane, 32);
+        if (!WORKERS_STORE)
+            store_results(p, stream_results(m, round, stage), &target, num_rows, lane, 32);
         warp_barrier();
         if (lane < KEY_WARPS)
             mbarrier_arrive(stream_barrier(m.shared, FREED + stage));

@@ -6,7 +6,8 @@
  *     workers   divide a tile's keys, and leave a problem's results in the place of the last
  *     dealer    deals problems out, and loads their rows of q
  *     fetchers  bring the keys and values by boxes of a tensor map, each so many of a tile: one takes 100 cycles to begin
- *     storer    takes results to global memory, and tells the other parts of the sequence (nv/merge.h)
+ *     storer    takes results to global memory, but those of long rows, and tells the other parts of the sequence
+ *               (nv/merge.h)
  */
 #ifndef NV_STREAM_H
 #define NV_STREAM_H

@@ -27,6 +27,7 @@
 #error a macro of attn_problem.h is missing
 #endif
 
+#include "lib/fast_math.h"
 #include "lib/types.h"
 #if WITH_PAGED
 #include "lib/pool.h"
@@ -299,7 +300,7 @@ static bool problem_sees(const attn_problem *p, int row, int position) {
 static float seen_score(const attn_problem *p, int row, int position, float product) {
     float score = product;
 #if WITH_SOFTCAP
-    score = p->mask.scale.y * tanh(product);
+    score = p->mask.scale.y * fast_tanh(product);
 #endif
 #if WITH_ALIBI
     long slopes = p->mask.alibi_layout.x + row_seq(p, row) * p->mask.alibi_layout.y;

@@ -54,12 +54,12 @@ static attn_row_end row_end(float row_max, float row_sum, const __global float *
     float keys = exp2(row_max - base);
     float sum = row_sum * keys + exp2(sink - base);
     end.divisor = keys == 0 ? INFINITY : sum / keys;
-    end.lse = base * LN_2 + log(sum);
+    end.lse = base * LN_2 + fast_log(sum);
 #else
     (void)sinks;
     (void)head;
     end.divisor = row_sum == 0 ? INFINITY : row_sum;
-    end.lse = row_sum == 0 ? -INFINITY : row_max * LN_2 + log(row_sum);
+    end.lse = row_sum == 0 ? -INFINITY : row_max * LN_2 + fast_log(row_sum);
 #endif
     return end;
 }

@@ -81,9 +81,12 @@
 #define Q_PANEL (64 * PANEL_ROW)
 #define Q_BYTES (K_PANELS * Q_PANEL)
 
-#define MEMORY_BYTES                                                                                 \
-    (RING_BYTES + WARPGROUPS * Q_BYTES + ZEROS + FETCH_WARPS * (TUNE_KEYS + 1) * 8 + PROBLEM_BYTES + \
-     TUNE_STAGES * (4 * 8 + 16))
+/* Results of a warp on their way out. */
+#define LINES (8 * PANEL_ROW)
+
+#define MEMORY_BYTES                                                                                        \
+    (RING_BYTES + WARPGROUPS * Q_BYTES + ZEROS + WORKERS / 32 * LINES + FETCH_WARPS * (TUNE_KEYS + 1) * 8 + \
+     PROBLEM_BYTES + TUNE_STAGES * (4 * 8 + 16))
 
 /* Tensor maps of the pool's layers, and the record of the first segment of this one. */
 #if WITH_MAPS
@@ -100,6 +103,7 @@ typedef struct worker {
     attn_result_target target;
     int first;            /* row, of the tile */
     __local uchar *own_q; /* of its warpgroup */
+    __local uchar *lines; /* [LINES] */
     float scale;          /* of products */
     float late_scale;     /* of what the softmax takes */
 } worker;
@@ -224,12 +228,13 @@ static void add_seen(float (*acc)[4], const uint (*weights)[4], const __local uc
 /* The results of a lane's two rows, ready to be stored. Not the accumulators: of registers that products have written
    ptxas does not know, while later products run, that nobody writes them any more. */
 typedef struct lane_results {
-    uint words[2][V_STEPS * 2]; /* of each piece of 8, the lane's 2 elements */
-    __global ushort *to[2];     /* where the row begins; 0: behind the last */
+    uint words[2][V_PANELS * PANEL_PIECES]; /* of each piece of 8, the lane's 2 elements */
+    __global ushort *to[2];                 /* where the row begins; 0: behind the last */
 } lane_results;
 
-/* Stores the LSE, and gets the rest ready. */
-static void finish_rows(const worker *w, const attn_problem *p, const lane_rows *own, lane_results *results) {
+/* Ends rows whose last weights are summed up: stores their LSE; where results go, and the factors from sums to them. */
+static void end_rows(const worker *w, const attn_problem *p, const lane_rows *own, lane_results *results,
+                     float *factor) {
     const int lane = get_local_id(0) % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -239,47 +244,55 @@ static void finish_rows(const worker *w, const attn_problem *p, const lane_rows 
         const long token = problem_token(p, row);
         const int head = problem_head(p, row);
         const attn_row_end end = row_end(own->row_max[0][r], sum, p->mask.sinks, head);
-        const float factor = 1 / end.divisor;
+        factor[r] = 1 / end.divisor;
         results->to[r] = 0;
         if (row < p->num_rows) {
             results->to[r] = (__global ushort *)w->target.out + layout_at(w->target.out_layout, token, head);
             if (lane % 4 == 0)
                 store_lse(w->target.lse, w->target.lse_offset, token, head, end.lse);
         }
-#pragma unroll
-        for (int d = 0; d < V_STEPS * 2; d++)
-            results->words[r][d] = pack(own->acc[0][d][2 * r] * factor, own->acc[0][d][2 * r + 1] * factor);
     }
 }
 
-/* Of pieces d and d + 1 of a row a lane takes 4 elements of one, with what its neighbour gives. */
-static ushort4 words_of_pair(const uint *words, int d, bool upper) {
-    const uint got = as_uint(from_lane_xor(as_float(upper ? words[d] : words[d + 1]), 1));
-    return as_ushort4(upper ? (uint2)(got, words[d + 1]) : (uint2)(words[d], got));
+/* Results from sums. */
+static void finish_results(const lane_rows *own, const float *factor, lane_results *results) {
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int d = 0; d < V_PANELS * PANEL_PIECES; d++)
+            results->words[r][d] =
+                d < V_STEPS * 2 ? pack(own->acc[0][d][2 * r] * factor[r], own->acc[0][d][2 * r + 1] * factor[r]) : 0;
 }
 
+/* Stores a warp's results, 8 rows of a panel of columns at a time, through local memory: whole lines. */
 static void store_results(const worker *w, const lane_results *results) {
     const int lane = get_local_id(0) % 32;
-    const bool upper = lane % 2 != 0;
-    const bool aligned = ((w->target.out_layout.x | w->target.out_layout.y | w->target.out_layout.z) & 3) == 0;
-    const int at = upper * 8 + (lane & 2) * 2; /* in a pair of pieces */
+    const bool aligned = ((w->target.out_layout.x | w->target.out_layout.y | w->target.out_layout.z) & 7) == 0;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        __global ushort *to = results->to[r] + at;
-        const bool inside = results->to[r] != 0;
-        if (aligned) {
+        /* A lane stores a piece of row lane / 8, and one of the row 4 further. */
+        __global ushort *to[2];
 #pragma unroll
-            for (int d = 0; d < V_STEPS * 2; d += 2) {
-                const ushort4 x = words_of_pair(results->words[r], d, upper);
-                if (inside && d + upper < V_VECTORS)
-                    *(__global ushort4 *)(to + d * 8) = x;
-            }
-        } else {
+        for (int i = 0; i < 2; i++)
+            to[i] = (__global ushort *)address_from_lane((ulong)results->to[r], (i * 4 + lane / 8) * 4);
 #pragma unroll
-            for (int d = 0; d < V_STEPS * 2; d += 2) {
-                const ushort4 x = words_of_pair(results->words[r], d, upper);
-                if (inside && d + upper < V_VECTORS)
-                    vstore4(x, 0, to + d * 8);
+        for (int panel = 0; panel < V_PANELS; panel++) {
+            const int piece = panel * PANEL_PIECES + lane % 8;
+            warp_barrier();
+#pragma unroll
+            for (int i = 0; i < PANEL_PIECES; i += 4)
+                store_matrices(local_address(w->lines + panel_at(0, lane % 8, i + lane / 8)),
+                               results->words[r] + panel * PANEL_PIECES + i);
+            warp_barrier();
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                if (to[i] == 0 || piece >= V_VECTORS)
+                    continue;
+                const uint4 x = *(const __local uint4 *)(w->lines + panel_at(0, i * 4 + lane / 8, lane % 8));
+                if (aligned)
+                    *(__global uint4 *)(to[i] + piece * 8) = x;
+                else
+                    vstore8(as_ushort8(x), 0, to[i] + piece * 8);
             }
         }
     }
@@ -385,9 +398,11 @@ static bool attend(const worker *w, attn_problem *p, int round, key_ring ring, r
     results_begin(ring, at, weights, &own);
     if (range.num_tiles > 1)
         more = load_next(w, &next, round + 1);
+    float factor[2];
+    end_rows(w, p, &own, results, factor);
     PRODUCTS_WAIT(V_COLUMNS, &own.acc[0][0][0], 0);
     release(ring, VALUES_DONE, at);
-    finish_rows(w, p, &own, results);
+    finish_results(&own, factor, results);
     *place = ring_further(at, 1);
     *p = next;
     return more;
@@ -406,7 +421,7 @@ attn_varlen_wgmma(const __global int *plan, int2 sections, const __global STORAG
     ring.keys = place;
     ring.values = ring.keys + TUNE_STAGES * K_STAGE;
     ring.zeros = place + RING_BYTES + WARPGROUPS * Q_BYTES;
-    ring.rows = (__local ulong *)(ring.zeros + ZEROS);
+    ring.rows = (__local ulong *)(ring.zeros + ZEROS + WORKERS / 32 * LINES);
     ring.barriers = ring.rows + FETCH_WARPS * TUNE_KEYS;
     ring.landed = ring.barriers + 4 * TUNE_STAGES;
     problem_list list;
@@ -469,6 +484,7 @@ attn_varlen_wgmma(const __global int *plan, int2 sections, const __global STORAG
         w.target = target;
         w.first = warp * 16;
         w.own_q = place + RING_BYTES + warpgroup * Q_BYTES;
+        w.lines = ring.zeros + ZEROS + warp * LINES;
         w.scale = scale_late ? 1 : mask.scale.x;
         w.late_scale = scale_late ? mask.scale.x : 1;
         if (TAKES_TURNS && warpgroup == WARPGROUPS - 1)

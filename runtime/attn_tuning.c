@@ -271,8 +271,9 @@ static int64_t wgmma_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_de
     const int64_t panel_row = 128, k_panels = (desc->head_dim + 63) / 64, v_panels = (desc->head_dim_v + 63) / 64;
     const int64_t rows = tuning->rows, keys = tuning->keys, stages = tuning->stages;
     const int64_t ring = stages * (keys * panel_row * (k_panels + v_panels) + 48), q = rows * panel_row * k_panels;
-    const int64_t zeros = 1024, fetchers = (keys + 1) * 32, problems = INT64_C(4) * (16 * 4 + 16);
-    return ring + q + zeros + fetchers + problems;
+    const int64_t zeros = 1024, lines = rows / 16 * 1024, fetchers = (keys + 1) * 32;
+    const int64_t problems = INT64_C(4) * (16 * 4 + 16);
+    return ring + q + zeros + lines + fetchers + problems;
 }
 
 pcl_attn_tuning pcl_attn_tune_wgmma(int64_t local_memory, const pagedcl_attn_desc *desc) {

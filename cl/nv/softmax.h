@@ -19,41 +19,61 @@ typedef struct lane_rows {
 /* Scores from products, which are scaled to base 2 where the softmax does not do that. first: the position of the
    warp's first key. */
 static void tile_scores(const attn_problem *p, int warp_row, int first, float scale, float (*scores)[KEY_TILES][4]) {
-    const int lane = get_local_id(0) % 32;
+    const int lane = get_local_id(0) % 32, lane_first = first + lane % 4 * 2;
+    if (scale != 1)
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+            for (int n = 0; n < KEY_TILES; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    scores[t][n][e] *= scale;
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             /* A row behind the last has no mask of its own; its result is not stored. */
             const int row = min(p->first_row + warp_row + t * 16 + lane / 4 + r * 8, p->num_rows - 1);
-            const int low = problem_low(p, row), high = min(problem_high(p, row), p->key_end);
+            /* Of the lane's keys, as their distance from its first, so that it is compared with constants. */
+            const int low = problem_low(p, row) - lane_first;
+            const int high = min(problem_high(p, row), p->key_end) - lane_first;
 #pragma unroll
             for (int n = 0; n < KEY_TILES; n++)
 #pragma unroll
                 for (int e = 2 * r; e < 2 * r + 2; e++) {
-                    const int position = first + n * 8 + lane % 4 * 2 + e % 2;
-                    const bool seen = position >= low && position < high && problem_sees(p, row, position);
-                    const float score = seen_score(p, row, position, scores[t][n][e] * scale);
+                    const int key = n * 8 + e % 2;
+                    const bool seen = key >= low && key < high && problem_sees(p, row, lane_first + key);
+                    const float score = seen_score(p, row, lane_first + key, scores[t][n][e]);
                     scores[t][n][e] = seen ? score : -INFINITY;
                 }
         }
 }
 
-/* No key is summed up. */
-static void rows_begin(lane_rows *own) {
+/* Of a softmax over no key. */
+static void maxima_begin(lane_rows *own) {
 #pragma unroll
-    for (int t = 0; t < ROW_TILES; t++) {
+    for (int t = 0; t < ROW_TILES; t++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             own->row_max[t][r] = -INFINITY;
             own->lane_sum[t][r] = 0;
         }
+}
+
+static void values_begin(lane_rows *own) {
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
 #pragma unroll
         for (int d = 0; d < V_STEPS * 2; d++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 own->acc[t][d][e] = 0;
-    }
+}
+
+/* No key is summed up. */
+static void rows_begin(lane_rows *own) {
+    maxima_begin(own);
+    values_begin(own);
 }
 
 /* Weights from scores, which count `scale` times, above 0, in their place. rescale: what accumulated before counts

@@ -51,7 +51,7 @@ enum {
 
 static const struct argp_option options[] = {
     {"device", 'd', "SELECTOR", 0, "Tune this device: P:D, gpu, cpu, a vendor, or a part of its name", 1},
-    {"tier", 't', "TIER", 0, "Tune these kernels: portable, cpu or nv_mma", 1},
+    {"tier", 't', "TIER", 0, "Tune these kernels: portable, cpu, nv_mma or nv_wgmma", 1},
     {"verbose", 'v', NULL, 0, "Say what the library logs", 1},
     {"database", 'o', "FILE", 0, "The tuning database to read and to write (pagedcl.tuning)", 2},
     {"seconds", KEY_SECONDS, "S", 0, "Time to spend in all (300)", 2},

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_VALUES = 8, MAX_TRIALS = 512, MOST_VALUE = 256, FINAL_ROUNDS = 5 };
+enum { MAX_VALUES = 8, MAX_TRIALS = 512, MOST_VALUE = 512, FINAL_ROUNDS = 5 };
 
 /* Sizes of a kernel, as the library names them. */
 typedef struct sizes {
@@ -122,17 +122,24 @@ static bool is_used(const search *s, const char *name) {
     return !cpu || (strcmp(name, "TUNE_WG") != 0 && strcmp(name, "TUNE_FEW_ROWS") != 0);
 }
 
+/* Work-items of a work-group that help those whose number is tuned. */
+static int helpers(const search *s) {
+    enum { OF_STREAM = 128 };
+    return strstr(s->own_line, "\tattn_decode tier=nv_wgmma ") != NULL ? OF_STREAM : 0;
+}
+
 /* The k-th way to be next to some sizes: one of them doubled or halved, a stage more or less. False: it is none. */
 static bool neighbour(const search *s, const sizes *from, int k, sizes *to) {
     if (!is_used(s, from->names[k / 2]))
         return false;
     *to = *from;
     int *value = &to->values[k / 2];
-    bool stages = strcmp(to->names[k / 2], "TUNE_STAGES") == 0;
-    if (k % 2 == 0)
-        *value = stages ? *value + 1 : *value * 2;
+    const bool more = k % 2 == 0;
+    const int apart = strcmp(to->names[k / 2], "TUNE_WG") == 0 ? helpers(s) : 0;
+    if (strcmp(to->names[k / 2], "TUNE_STAGES") == 0)
+        *value += more ? 1 : -1;
     else
-        *value = stages ? *value - 1 : *value / 2;
+        *value = apart + (more ? (*value - apart) * 2 : (*value - apart) / 2);
     clamp(to);
     return true;
 }

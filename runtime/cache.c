@@ -291,15 +291,14 @@ static pagedcl_status make_pool(pagedcl_cache *cache) {
 
 static pagedcl_status build(pagedcl_cache *cache) {
     static const char *const names[PCL_CACHE_KERNELS] = {"cache_write", "cache_gather", "cache_copy", "cache_wipe"};
-    for (int i = 0; i < PCL_CACHE_KERNELS; i++) {
-        pcl_variant_init(&cache->variants[i], names[i]);
-        pcl_cache_macros(cache, &cache->variants[i]);
-        pcl_variant_int(&cache->variants[i], "TUNE_VECTORS", cache->item_vectors);
-        pcl_variant_int(&cache->variants[i], "HAS_UNALIGNED", cache->device->info.kind == PAGEDCL_DEVICE_CPU);
-    }
-    PCL_TRY(pcl_variants_build(cache->device, cache->variants, PCL_CACHE_KERNELS, cache->programs));
+    pcl_variant variant;
+    pcl_variant_init(&variant, "cache");
+    pcl_cache_macros(cache, &variant);
+    pcl_variant_int(&variant, "TUNE_VECTORS", cache->item_vectors);
+    pcl_variant_int(&variant, "HAS_UNALIGNED", cache->device->info.kind == PAGEDCL_DEVICE_CPU);
+    PCL_TRY(pcl_variants_build(cache->device, &variant, 1, &cache->program));
     for (int i = 0; i < PCL_CACHE_KERNELS; i++)
-        PCL_TRY(pcl_variant_kernel(&cache->variants[i], cache->programs[i], &cache->kernels[i]));
+        PCL_TRY(pcl_program_kernel(&variant, cache->program, names[i], &cache->kernels[i]));
     return PAGEDCL_SUCCESS;
 }
 
@@ -417,12 +416,11 @@ void pagedcl_cache_destroy(pagedcl_cache *cache) {
         return;
     pcl_upload_release(&cache->upload);
     pcl_faults_release(&cache->faults);
-    for (int i = 0; i < PCL_CACHE_KERNELS; i++) {
+    for (int i = 0; i < PCL_CACHE_KERNELS; i++)
         if (cache->kernels[i] != NULL)
             clReleaseKernel(cache->kernels[i]);
-        if (cache->programs[i] != NULL)
-            clReleaseProgram(cache->programs[i]);
-    }
+    if (cache->program != NULL)
+        clReleaseProgram(cache->program);
     release_side(cache, &cache->k);
     release_side(cache, &cache->v);
     free(cache->marks);

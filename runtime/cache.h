@@ -44,8 +44,7 @@ struct pagedcl_cache {
     int32_t num_segments;    /* buffers of K, and of V, of a layer */
     int32_t num_parameters;  /* the kernels' NUM_SEGMENTS: num_segments, rounded up to 1, 2, 4 or 8 */
     pcl_pool_side k, v;
-    pcl_variant variants[PCL_CACHE_KERNELS];
-    cl_program programs[PCL_CACHE_KERNELS];
+    cl_program program;
     cl_kernel kernels[PCL_CACHE_KERNELS];
     pcl_upload upload;
     pcl_faults faults; /* of slots on the device */

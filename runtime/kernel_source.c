@@ -17,10 +17,7 @@
     X(attn_tables)        \
     X(attn_varlen)        \
     X(attn_varlen_wgmma)  \
-    X(cache_copy)         \
-    X(cache_gather)       \
-    X(cache_wipe)         \
-    X(cache_write)        \
+    X(cache)              \
     X(host_pool)          \
     X(merge)              \
     X(nv_probe)           \

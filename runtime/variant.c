@@ -78,15 +78,19 @@ pagedcl_status pcl_variants_build(pagedcl_device *device, const pcl_variant *var
     return status;
 }
 
-pagedcl_status pcl_variant_kernel(const pcl_variant *variant, cl_program program, cl_kernel *kernel) {
-    char name[64];
-    snprintf(name, sizeof name, "%.*s", (int)kernel_length(variant), variant->key);
+pagedcl_status pcl_program_kernel(const pcl_variant *variant, cl_program program, const char *name, cl_kernel *kernel) {
     cl_int code = CL_SUCCESS;
     *kernel = clCreateKernel(program, name, &code);
     if (code != CL_SUCCESS) {
         *kernel = NULL;
-        return pcl_fail(PAGEDCL_BUILD_FAILED, "clCreateKernel of %s returned %d (%s)", variant->key, (int)code,
-                        pcl_opencl_error_name(code));
+        return pcl_fail(PAGEDCL_BUILD_FAILED, "clCreateKernel of %s of %s returned %d (%s)", name, variant->key,
+                        (int)code, pcl_opencl_error_name(code));
     }
     return PAGEDCL_SUCCESS;
+}
+
+pagedcl_status pcl_variant_kernel(const pcl_variant *variant, cl_program program, cl_kernel *kernel) {
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)kernel_length(variant), variant->key);
+    return pcl_program_kernel(variant, program, name, kernel);
 }

@@ -31,7 +31,8 @@ void pcl_variant_dtype(pcl_variant *variant, const char *macro, pagedcl_dtype dt
 pagedcl_status pcl_variants_build(pagedcl_device *device, const pcl_variant *variants, size_t count,
                                   cl_program *programs);
 
-/* The kernel of a variant's program, which has the name of its file. */
+/* A kernel of a variant's program; the second: that which has the name of its file. */
+pagedcl_status pcl_program_kernel(const pcl_variant *variant, cl_program program, const char *name, cl_kernel *kernel);
 pagedcl_status pcl_variant_kernel(const pcl_variant *variant, cl_program program, cl_kernel *kernel);
 
 #endif

@@ -389,7 +389,7 @@ Test(program, kernels_are_read_from_a_folder_with_what_they_include) {
     expect_refused(pcl_kernel_source("endless", 7, &source, &owned), PAGEDCL_IO_ERROR, "endless.cl");
     expect_refused(pcl_kernel_source("nowhere", 7, &source, &owned), PAGEDCL_IO_ERROR, "nowhere.cl");
     cr_assert_eq(unsetenv("PAGEDCL_KERNEL_DIR"), 0);
-    expect_ok(pcl_kernel_source("cache_copy X=1", 10, &source, &owned));
+    expect_ok(pcl_kernel_source("cache X=1", 5, &source, &owned));
     cr_expect_null(owned);
     cr_expect_not_null(strstr(source, "__kernel void cache_copy("));
     expect_refused(pcl_kernel_source("nowhere", 7, &source, &owned), PAGEDCL_INVALID_ARGUMENT, "nowhere");

@@ -44,7 +44,7 @@ def test_log_is_called():
     lines = []
     device = pagedcl.Device(log=lambda level, text: lines.append((level, text)))
     make_cache(device)
-    assert any(level == "info" and "cache_write" in text for level, text in lines)
+    assert any(level == "info" and "cache " in text for level, text in lines)
 
 
 def test_build_stats_count(device):

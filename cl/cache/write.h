@@ -5,6 +5,9 @@
  * One work-item moves TUNE_VECTORS times 8 elements of K and of V of one head. Launch: one dimension of num_slots *
  * NUM_KV_HEADS * ROW_ITEMS work-items or more, ROW_ITEMS = ceil(ceil(max(HEAD_DIM, HEAD_DIM_V) / 8) / TUNE_VECTORS).
  */
+#ifndef CACHE_WRITE_H
+#define CACHE_WRITE_H
+
 #include "lib/pool.h"
 
 /* The host's codes of pagedcl_dtype. */
@@ -101,3 +104,5 @@ __kernel void cache_write(const __global uchar *k, long4 k_layout, const __globa
     else
         move_bfloat16(from_k, key, from_v, value, first, aligned);
 }
+
+#endif

@@ -5,15 +5,13 @@
  * and head. Launch: one dimension of num_pairs * BLOCK_SIZE * NUM_KV_HEADS * ROW_ITEMS work-items or more, ROW_ITEMS =
  * ceil(ceil(max(HEAD_DIM, HEAD_DIM_V) / 8) / TUNE_VECTORS).
  */
-#include "lib/pool.h"
+#ifndef CACHE_COPY_H
+#define CACHE_COPY_H
 
-/* 8 elements of a row, where it has any at d. */
-static RAW8(KV) load8(pool_row from, int d, int dim, bool aligned) {
-    return d < dim ? ROW_LOAD_RAW8(KV, from.base, from.at, d, dim, aligned) : (RAW8(KV))0;
-}
+#include "cache/raw_row.h"
 
-/* Stores them, and the scale that begins with them, where one does. */
-static void store8(RAW8(KV) x, pool_row from, pool_row to, int d, int dim, bool aligned) {
+/* Stores 8 elements of a row, and the scale that begins with them, where one does. */
+static void copy_store8(RAW8(KV) x, pool_row from, pool_row to, int d, int dim, bool aligned) {
     if (d >= dim)
         return;
     ROW_STORE_RAW8(KV, x, to.base, to.at, d, dim, aligned);
@@ -42,12 +40,14 @@ __kernel void cache_copy(POOL_PARAMS, const __global int *pairs, long pairs_offs
     const bool aligned = pool_is_aligned(&keys) && pool_is_aligned(&values);
     const int end = first + TUNE_VECTORS * 8;
     /* V's first vector, a GPU's only one, is on its way while K is moved. */
-    RAW8(KV) next = V_IN_K ? (RAW8(KV))0 : load8(from_value, first, HEAD_DIM_V, aligned);
+    RAW8(KV) next = V_IN_K ? (RAW8(KV))0 : raw_load8(from_value, first, HEAD_DIM_V, aligned);
     for (int d = first; d < end; d += 8)
-        store8(load8(from_key, d, HEAD_DIM, aligned), from_key, to_key, d, HEAD_DIM, aligned);
+        copy_store8(raw_load8(from_key, d, HEAD_DIM, aligned), from_key, to_key, d, HEAD_DIM, aligned);
     for (int d = first; !V_IN_K && d < end; d += 8) {
-        store8(next, from_value, to_value, d, HEAD_DIM_V, aligned);
+        copy_store8(next, from_value, to_value, d, HEAD_DIM_V, aligned);
         if (d + 8 < end)
-            next = load8(from_value, d + 8, HEAD_DIM_V, aligned);
+            next = raw_load8(from_value, d + 8, HEAD_DIM_V, aligned);
     }
 }
+
+#endif

@@ -5,7 +5,10 @@
  * Launch: one dimension of num_slots * NUM_KV_HEADS * ROW_ITEMS work-items or more, ROW_ITEMS =
  * ceil(ceil(max(HEAD_DIM, HEAD_DIM_V) / 8) / TUNE_VECTORS).
  */
-#include "lib/pool.h"
+#ifndef CACHE_GATHER_H
+#define CACHE_GATHER_H
+
+#include "cache/raw_row.h"
 
 #if KV_QUANTIZED
 #define OUT_DTYPE float32
@@ -13,12 +16,8 @@
 #define OUT_DTYPE KV_DTYPE
 #endif
 
-/* 8 elements of a row as they are stored, where it has any at d. */
-static RAW8(KV) load8(pool_row from, int d, int dim, bool aligned) {
-    return d < dim ? ROW_LOAD_RAW8(KV, from.base, from.at, d, dim, aligned) : (RAW8(KV))0;
-}
-
-static void store8(RAW8(KV) x, pool_row from, __global STORAGE(OUT) * to, long to_at, int d, int dim, bool aligned) {
+static void gather_store8(RAW8(KV) x, pool_row from, __global STORAGE(OUT) * to, long to_at, int d, int dim,
+                          bool aligned) {
     if (d >= dim)
         return;
 #if KV_QUANTIZED
@@ -51,12 +50,14 @@ __kernel void cache_gather(POOL_PARAMS, const __global long *slots, long slots_o
                          IS_RAW8_ALIGNED(OUT, k, k_offset | HEAD_DIM) && IS_RAW8_ALIGNED(OUT, v, v_offset | HEAD_DIM_V);
     const int end = first + TUNE_VECTORS * 8;
     /* V's first vector, a GPU's only one, is on its way while K is moved. */
-    RAW8(KV) next = load8(value, first, HEAD_DIM_V, aligned);
+    RAW8(KV) next = raw_load8(value, first, HEAD_DIM_V, aligned);
     for (int d = first; d < end; d += 8)
-        store8(load8(key, d, HEAD_DIM, aligned), key, k, k_offset + row * HEAD_DIM, d, HEAD_DIM, aligned);
+        gather_store8(raw_load8(key, d, HEAD_DIM, aligned), key, k, k_offset + row * HEAD_DIM, d, HEAD_DIM, aligned);
     for (int d = first; d < end; d += 8) {
-        store8(next, value, v, v_offset + row * HEAD_DIM_V, d, HEAD_DIM_V, aligned);
+        gather_store8(next, value, v, v_offset + row * HEAD_DIM_V, d, HEAD_DIM_V, aligned);
         if (d + 8 < end)
-            next = load8(value, d + 8, HEAD_DIM_V, aligned);
+            next = raw_load8(value, d + 8, HEAD_DIM_V, aligned);
     }
 }
+
+#endif

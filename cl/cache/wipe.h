@@ -4,6 +4,9 @@
  * 8 elements of K and of V of one token and head. Launch: one dimension of num_blocks * BLOCK_SIZE * NUM_KV_HEADS *
  * ROW_ITEMS work-items or more.
  */
+#ifndef CACHE_WIPE_H
+#define CACHE_WIPE_H
+
 #include "lib/pool.h"
 
 static void wipe8(pool_row to, int d, int dim, bool aligned) {
@@ -36,3 +39,5 @@ __kernel void cache_wipe(POOL_PARAMS, const __global int *blocks, long blocks_of
         for (int d = first; d < first + TUNE_VECTORS * 8; d += 8)
             wipe8(value, d, HEAD_DIM_V, aligned);
 }
+
+#endif

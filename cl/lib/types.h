@@ -60,11 +60,23 @@ typedef uchar storage_int4; /* the even element in the lower half, the odd one i
 #define units8_float8_e5m2 8
 #define units8_int4 4
 
+/* Where the compiler is clang and the CPU an x86 halves are converted by one instruction: PoCL makes a call of vload_half, and
+   four instructions of vload_half16. */
+#if defined(__F16C__) && defined(__FLT16_MANT_DIG__)
+#define HAS_HALF_TYPE 1
+#else
+#define HAS_HALF_TYPE 0
+#endif
+
 static float load1_float32(const __global storage_float32 *base, long i) {
     return base[i];
 }
 static float load1_float16(const __global storage_float16 *base, long i) {
+#if HAS_HALF_TYPE
+    return (float)*(const __global _Float16 *)(base + i);
+#else
     return vload_half(0, (const __global half *)base + i);
+#endif
 }
 static float load1_bfloat16(const __global storage_bfloat16 *base, long i) {
     return as_float((uint)base[i] << 16);
@@ -81,8 +93,7 @@ static float8 load8_bfloat16(const __global storage_bfloat16 *base, long i) {
 static float16 load16_float32(const __global storage_float32 *base, long i) {
     return vload16(0, base + i);
 }
-#if defined(__F16C__) && defined(__FLT16_MANT_DIG__)
-/* One instruction, where the compiler is clang and the CPU an x86: PoCL makes four of vload_half16. */
+#if HAS_HALF_TYPE
 typedef _Float16 half_vector16 __attribute__((ext_vector_type(16), aligned(2)));
 static float16 load16_float16(const __global storage_float16 *base, long i) {
     return __builtin_convertvector(*(const __global half_vector16 *)(base + i), float16);
@@ -175,13 +186,31 @@ static float8 halves8(ushort8 bits) {
     vstore8(bits, 0, halves);
     return vload_half8(0, (const __private half *)halves);
 }
+#if HAS_HALF_TYPE
+typedef _Float16 halves_of_register __attribute__((ext_vector_type(16)));
+static float16 halves16(ushort16 bits) {
+    return __builtin_convertvector(__builtin_astype(bits, halves_of_register), float16);
+}
+#else
+static float16 halves16(ushort16 bits) {
+    return (float16)(halves8(bits.lo), halves8(bits.hi));
+}
+#endif
 static float8 decode8_float8_e4m3(uchar8 x) {
     ushort8 wide = convert_ushort8(x);
     float8 value = halves8((wide & (ushort)0x80) << (ushort)8 | (wide & (ushort)0x7f) << (ushort)7) * 256.0f;
     return select(value, (float8)NAN, convert_int8((x & (uchar)0x7f) == (uchar)0x7f));
 }
+static float16 decode16_float8_e4m3(uchar16 x) {
+    ushort16 wide = convert_ushort16(x);
+    float16 value = halves16((wide & (ushort)0x80) << (ushort)8 | (wide & (ushort)0x7f) << (ushort)7) * 256.0f;
+    return select(value, (float16)NAN, convert_int16((x & (uchar)0x7f) == (uchar)0x7f));
+}
 static float8 decode8_float8_e5m2(uchar8 x) {
     return halves8(convert_ushort8(x) << (ushort)8);
+}
+static float16 decode16_float8_e5m2(uchar16 x) {
+    return halves16(convert_ushort16(x) << (ushort)8);
 }
 
 /* Rounds to nearest even; what is too large becomes the largest, a NaN stays one. mantissa: its bits; bias: of the
@@ -208,7 +237,7 @@ static uchar8 encode8_float8_e5m2(float8 x) {
         return decode8_##dtype(vload8(0, base + i));                                                                   \
     }                                                                                                                  \
     static float16 load16_##dtype(const __global storage_##dtype *base, long i) {                                      \
-        return (float16)(load8_##dtype(base, i), load8_##dtype(base, i + 8));                                          \
+        return decode16_##dtype(vload16(0, base + i));                                                                 \
     }                                                                                                                  \
     static float load1_##dtype(const __global storage_##dtype *base, long i) {                                         \
         return decode8_##dtype((uchar8)base[i]).s0;                                                                    \
@@ -270,11 +299,11 @@ static float8 load8_int4(const __global storage_int4 *base, long i) {
     return decode8_int4(vload4(0, base + (i >> 1)));
 }
 static float16 load16_int4(const __global storage_int4 *base, long i) {
-    char8 pairs = as_char8(vload8(0, base + (i >> 1)));
-    float16 x;
-    x.even = convert_float8(pairs << (char)4 >> (char)4);
-    x.odd = convert_float8(pairs >> (char)4);
-    return x;
+    uchar8 pairs = vload8(0, base + (i >> 1));
+    uchar16 codes;
+    codes.even = pairs & (uchar)15;
+    codes.odd = pairs >> (uchar)4;
+    return convert_float16(as_char16((codes ^ (uchar)8) - (uchar)8)); /* extends the sign: bytes have no shift that does */
 }
 static float8 load_upto8_int4(const __global storage_int4 *base, long i, int count) {
     uchar pairs[4];

@@ -192,7 +192,7 @@ static void plant_faults(const char *part, bool in_copies) {
             cr_assert_eq(mkdir(to, 0700), 0, "cannot make %s", to);
             snprintf(from, sizeof from, "%s/%s", part, name);
             plant_faults(from, in_copies);
-        } else if (in_copies && strncmp(name, "cache_", 6) == 0) {
+        } else if (in_copies && strcmp(part, "/cache") == 0) {
             plant(from, to, "get_global_id(0)", "(get_global_id(0) & ~(size_t)1)");
         } else {
             plant(from, to, " log(", in_copies ? " log(" : " 0.001f + log(");

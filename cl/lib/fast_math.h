@@ -6,7 +6,7 @@
 #ifndef FAST_MATH_H
 #define FAST_MATH_H
 
-#if TIER_NV_MMA
+#if defined(TIER_NV_MMA) && TIER_NV_MMA
 static float fast_log(float x) {
     float log2_x;
     asm("lg2.approx.f32 %0, %1;" : "=f"(log2_x) : "f"(x));

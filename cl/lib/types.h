@@ -60,8 +60,8 @@ typedef uchar storage_int4; /* the even element in the lower half, the odd one i
 #define units8_float8_e5m2 8
 #define units8_int4 4
 
-/* Where the compiler is clang and the CPU an x86 halves are converted by one instruction: PoCL makes a call of vload_half, and
-   four instructions of vload_half16. */
+/* Where the compiler is clang and the CPU an x86 halves are converted by one instruction: PoCL makes a call of
+   vload_half, and four instructions of vload_half16. */
 #if defined(__F16C__) && defined(__FLT16_MANT_DIG__)
 #define HAS_HALF_TYPE 1
 #else
@@ -187,9 +187,8 @@ static float8 halves8(ushort8 bits) {
     return vload_half8(0, (const __private half *)halves);
 }
 #if HAS_HALF_TYPE
-typedef _Float16 halves_of_register __attribute__((ext_vector_type(16)));
 static float16 halves16(ushort16 bits) {
-    return __builtin_convertvector(__builtin_astype(bits, halves_of_register), float16);
+    return __builtin_convertvector(__builtin_astype(bits, half_vector16), float16);
 }
 #else
 static float16 halves16(ushort16 bits) {
@@ -303,7 +302,8 @@ static float16 load16_int4(const __global storage_int4 *base, long i) {
     uchar16 codes;
     codes.even = pairs & (uchar)15;
     codes.odd = pairs >> (uchar)4;
-    return convert_float16(as_char16((codes ^ (uchar)8) - (uchar)8)); /* extends the sign: bytes have no shift that does */
+    /* Extends the sign: bytes have no shift that does. */
+    return convert_float16(as_char16((codes ^ (uchar)8) - (uchar)8));
 }
 static float8 load_upto8_int4(const __global storage_int4 *base, long i, int count) {
     uchar pairs[4];

@@ -49,31 +49,21 @@ static void tile_scores(const attn_problem *p, int warp_row, int first, float sc
         }
 }
 
-/* Of a softmax over no key. */
-static void maxima_begin(lane_rows *own) {
+/* No key is summed up. */
+static void rows_begin(lane_rows *own) {
 #pragma unroll
-    for (int t = 0; t < ROW_TILES; t++)
+    for (int t = 0; t < ROW_TILES; t++) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             own->row_max[t][r] = -INFINITY;
             own->lane_sum[t][r] = 0;
         }
-}
-
-static void values_begin(lane_rows *own) {
-#pragma unroll
-    for (int t = 0; t < ROW_TILES; t++)
 #pragma unroll
         for (int d = 0; d < V_STEPS * 2; d++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 own->acc[t][d][e] = 0;
-}
-
-/* No key is summed up. */
-static void rows_begin(lane_rows *own) {
-    maxima_begin(own);
-    values_begin(own);
+    }
 }
 
 /* Weights from scores, which count `scale` times, above 0, in their place. rescale: what accumulated before counts

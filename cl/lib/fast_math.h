@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions of scores and sums. Tiers for NVIDIA's GPUs have instructions for them, which are off by some 1e-7 of 1: less
- * than what products in 16 bits are off by, and a tenth of the work.
+ * Functions of scores and sums. Tiers for NVIDIA's GPUs have instructions for them, which are off by some 1e-7 of 1:
+ * less than what products in 16 bits are off by, and a tenth of the work.
  */
 #ifndef FAST_MATH_H
 #define FAST_MATH_H

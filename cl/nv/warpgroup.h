@@ -114,8 +114,8 @@ static ulong matrix_further(ulong matrix, uint bytes) {
 #define REGISTERS_DOWN_TO(count) asm volatile(HOPPER "setmaxnreg.dec.sync.aligned.u32 " STRING(count) ";")
 #define REGISTERS_UP_TO(count) asm volatile(HOPPER "setmaxnreg.inc.sync.aligned.u32 " STRING(count) ";")
 
-/* Stores 4 matrices of 8 x 8 elements, of which lane l has columns 2 (l % 4) and the next of row l / 4, to local memory:
-   row l % 8 of matrix l / 8 to the address that lane l names, aligned to 16. */
+/* Stores 4 matrices of 8 x 8 elements, of which lane l has columns 2 (l % 4) and the next of row l / 4, to local
+   memory: row l % 8 of matrix l / 8 to the address that lane l names, aligned to 16. */
 static void store_matrices(uint address, const uint *words) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
                  :

@@ -14,14 +14,13 @@ __kernel __attribute__((reqd_work_group_size(TUNE_WG, 1, 1))) void
 attn_decode_stream(const __global int *plan, int2 sections, const __global STORAGE(Q) * q, long4 q_layout, KEYS_PARAMS,
                    ROTARY_PARAMS, MASK_PARAMS, RESULT_PARAMS, PARTIAL_PARAMS, NEW_PARAMS, __global int *counters,
                    const __global uchar *all_maps, int first_map) {
-    __local uint4 stages[STREAM_BYTES / 16] __attribute__((aligned(1024)));
+    __local uint4 stages[STREAM_MEMORY / 16] __attribute__((aligned(1024)));
 #if ROW_SCALED
     __local float scales[TUNE_STAGES * STAGE_SCALES];
 #endif
-    __local uint4 q_rows[STREAM_Q * Q_ELEMENTS / 8];
     __local ulong barriers[STREAM_BARRIERS];
     __local int problems[STREAM_PROBLEMS * PROBLEM_INTS];
-    __local float sums[2 * KEY_WARPS * TUNE_ROWS * 2] __attribute__((aligned(8)));
+    __local float sums[STREAM_SUMS] __attribute__((aligned(8)));
     __local float merge[2 * MERGE_FLOATS];
     const keys_source keys = KEYS_SOURCE;
     const rotary_source rotary = ROTARY_SOURCE;
@@ -39,7 +38,7 @@ attn_decode_stream(const __global int *plan, int2 sections, const __global STORA
 #if ROW_SCALED
                                       scales,
 #endif
-                                      (__local ushort *)q_rows,
+                                      (__local ushort *)((__local uchar *)stages + STREAM_BYTES),
                                       problems,
                                       barriers,
                                       merge,

@@ -61,10 +61,13 @@
 /* Of a warp. */
 #define ROW_TILES 1
 #define KEY_TILES (TUNE_KEYS / 8)
+#define RESULT_STEPS V_STEPS
+#define RESULT_COLUMNS HEAD_DIM_V
 
 #include "nv/fetch.h"
 #include "nv/problems.h"
-#include "nv/softmax.h"
+#include "nv/q_panels.h"
+#include "nv/result_lines.h"
 #include "lib/attn_result.h"
 
 /* Registers of a work-item that fetches, and of one that works, which share the 65536 of a multiprocessor. */
@@ -76,13 +79,6 @@
 #else
 #error TUNE_ROWS is neither 128 nor 192
 #endif
-
-/* q of a warpgroup. */
-#define Q_PANEL (64 * PANEL_ROW)
-#define Q_BYTES (K_PANELS * Q_PANEL)
-
-/* Results of a warp on their way out. */
-#define LINES (8 * PANEL_ROW)
 
 #define MEMORY_BYTES                                                                                        \
     (RING_BYTES + WARPGROUPS * Q_BYTES + ZEROS + WORKERS / 32 * LINES + FETCH_WARPS * (TUNE_KEYS + 1) * 8 + \
@@ -110,47 +106,13 @@ typedef struct worker {
 
 /* ---- q ---- */
 
-/* Begins to load a warp's rows of q; those behind the last are zeros, and so is what fills a row up. */
-static void load_q(const worker *w, const attn_problem *p) {
-    const int lane = get_local_id(0) % 32;
-    const int row = p->first_row + w->first, place = w->first % 64;
-#if ROTARY_DIM == 0
-    if (((w->q_layout.x | w->q_layout.y | w->q_layout.z) & 7) == 0) {
-        /* A lane finds the address of a row for all. */
-        const int known = min(row + lane % 16, p->num_rows - 1);
-        const ulong found =
-            row + lane % 16 < p->num_rows
-                ? (ulong)(w->q + layout_at(w->q_layout, problem_token(p, known), problem_head(p, known)))
-                : 0;
-#pragma unroll
-        for (int i = 0; i < K_STEPS; i++) {
-            const int at = (i * 32 + lane) / (2 * K_STEPS), piece = (i * 32 + lane) % (2 * K_STEPS);
-            const ulong from = address_from_lane(found, at);
-            copy_begin16(local_address(w->own_q) + panel_at(Q_PANEL, place + at, piece),
-                         (const __global STORAGE(Q) *)from + piece * 8, from != 0 && piece < K_VECTORS);
-        }
-        copy_commit();
-        return;
-    }
-#endif
-    for (int i = lane; i < 16 * 2 * K_STEPS; i += 32) {
-        const int at = i / (2 * K_STEPS), piece = i % (2 * K_STEPS);
-        float8 x = 0;
-        if (row + at < p->num_rows && piece < K_VECTORS)
-            x = rotated8(&p->rotary, w->q,
-                         layout_at(w->q_layout, problem_token(p, row + at), problem_head(p, row + at)), piece * 8,
-                         problem_position(p, row + at));
-        tile_store8((__local ushort *)(w->own_q + panel_at(Q_PANEL, place + at, piece)), x);
-    }
-}
-
 /* Takes the problem of a round, and begins to load its q when the warpgroup is done with the q before; false: there is
    no problem. */
 static bool load_next(const worker *w, attn_problem *next, int round) {
     warpgroup_barrier(w->first / 64 + 1);
     const bool any = problem_take(next, w->list, round);
     if (any)
-        load_q(w, next);
+        load_q_panels(next, w->q, w->q_layout, next->first_row + w->first, w->first % 64, w->own_q);
     return any;
 }
 
@@ -163,17 +125,6 @@ static void wait_for_q(const worker *w) {
 
 /* ---- products ---- */
 
-/* Begins scores = q * keys^T. */
-static void begin_scores(float *scores, uint q_address, uint keys_address) {
-    const ulong q = matrix_at(q_address, 0, 1024), keys = matrix_at(keys_address, 0, 1024);
-    products_begin();
-#pragma unroll
-    for (int step = 0; step < K_STEPS; step++)
-        PRODUCT(TUNE_KEYS, scores, matrix_further(q, step / 4 * Q_PANEL + step % 4 * 32),
-                matrix_further(keys, step / 4 * TILE_PANEL + step % 4 * 32), step > 0);
-    products_commit();
-}
-
 /* Begins acc += weights * values. `values`: where the tile's are, and 1; or where 1 KiB of zeros is, and 0, which is
    a tile of zeros. */
 static void begin_results(float *acc, const uint (*weights)[4], uint address, uint stride) {
@@ -181,19 +132,8 @@ static void begin_results(float *acc, const uint (*weights)[4], uint address, ui
     products_begin();
 #pragma unroll
     for (int step = 0; step < KEY_STEPS; step++)
-        PRODUCT_OF_REGISTERS(V_COLUMNS, acc, weights[step], matrix_further(values, step * 16 * PANEL_ROW * stride));
+        PRODUCT_OF_REGISTERS(V_COLUMNS, acc, weights[step], values, step * 16 * PANEL_ROW * stride);
     products_commit();
-}
-
-/* Weights as fragments. */
-static void pack_weights(const float (*scores)[4], uint (*weights)[4]) {
-#pragma unroll
-    for (int step = 0; step < KEY_STEPS; step++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float *pair = scores[2 * step + i / 2] + i % 2 * 2;
-            weights[step][i] = pack(pair[0], pair[1]);
-        }
 }
 
 /* acc += weights * values, where a value that a row does not see may be NaN: its zero weight must not meet it. Rare:
@@ -225,13 +165,6 @@ static void add_seen(float (*acc)[4], const uint (*weights)[4], const __local uc
 
 /* ---- a problem ---- */
 
-/* The results of a lane's two rows, ready to be stored. Not the accumulators: of registers that products have written
-   ptxas does not know, while later products run, that nobody writes them any more. */
-typedef struct lane_results {
-    uint words[2][V_PANELS * PANEL_PIECES]; /* of each piece of 8, the lane's 2 elements */
-    __global ushort *to[2];                 /* where the row begins; 0: behind the last */
-} lane_results;
-
 /* Ends rows whose last weights are summed up: stores their LSE; where results go, and the factors from sums to them. */
 static void end_rows(const worker *w, const attn_problem *p, const lane_rows *own, lane_results *results,
                      float *factor) {
@@ -254,48 +187,10 @@ static void end_rows(const worker *w, const attn_problem *p, const lane_rows *ow
     }
 }
 
-/* Results from sums. */
-static void finish_results(const lane_rows *own, const float *factor, lane_results *results) {
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-#pragma unroll
-        for (int d = 0; d < V_PANELS * PANEL_PIECES; d++)
-            results->words[r][d] =
-                d < V_STEPS * 2 ? pack(own->acc[0][d][2 * r] * factor[r], own->acc[0][d][2 * r + 1] * factor[r]) : 0;
-}
-
-/* Stores a warp's results, 8 rows of a panel of columns at a time, through local memory: whole lines. */
+/* Stores a warp's results. */
 static void store_results(const worker *w, const lane_results *results) {
-    const int lane = get_local_id(0) % 32;
     const bool aligned = ((w->target.out_layout.x | w->target.out_layout.y | w->target.out_layout.z) & 7) == 0;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        /* A lane stores a piece of row lane / 8, and one of the row 4 further. */
-        __global ushort *to[2];
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            to[i] = (__global ushort *)address_from_lane((ulong)results->to[r], (i * 4 + lane / 8) * 4);
-#pragma unroll
-        for (int panel = 0; panel < V_PANELS; panel++) {
-            const int piece = panel * PANEL_PIECES + lane % 8;
-            warp_barrier();
-#pragma unroll
-            for (int i = 0; i < PANEL_PIECES; i += 4)
-                store_matrices(local_address(w->lines + panel_at(0, lane % 8, i + lane / 8)),
-                               results->words[r] + panel * PANEL_PIECES + i);
-            warp_barrier();
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                if (to[i] == 0 || piece >= V_VECTORS)
-                    continue;
-                const uint4 x = *(const __local uint4 *)(w->lines + panel_at(0, i * 4 + lane / 8, lane % 8));
-                if (aligned)
-                    *(__global uint4 *)(to[i] + piece * 8) = x;
-                else
-                    vstore8(as_ushort8(x), 0, to[i] + piece * 8);
-            }
-        }
-    }
+    store_lines(results, w->lines, V_VECTORS, aligned);
 }
 
 /* Whether the warpgroups begin their products in turns, so that one has products while the others make weights: it pays
@@ -310,7 +205,7 @@ static int turn_of(int warpgroup) {
 /* Begins the scores of the tile at a place of the ring. */
 static void scores_begin(const worker *w, key_ring ring, ring_place at, float (*scores)[KEY_TILES][4]) {
     mbarrier_wait(ring_barrier(ring, KEYS_THERE, at), at.parity);
-    begin_scores(&scores[0][0][0], local_address(w->own_q), local_address(ring_keys(ring, at)));
+    begin_scores(&scores[0][0][0], local_address(w->own_q), local_address(ring_keys(ring, at)), TILE_PANEL);
 }
 
 /* Begins to add up the values of the tile at a place of the ring. */

@@ -188,23 +188,27 @@ static int64_t nv_tile_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_
            tuning->stages * keys * 2 * row + 4 + key_warps * 8 * rows + 8;
 }
 
-/* HELPERS of cl/nv/stream.h. */
-enum { STREAM_HELPERS = 128 };
+/* HELPERS of cl/nv/stream.h; and what the tiles of a stream by warpgroups are (cl/nv/stream_warpgroups.h). */
+enum { STREAM_HELPERS = 128, WARPGROUPS_ROWS = 64, WARPGROUPS_KEYS = 64, WARPGROUPS_WORKERS = 256 };
 
 /* What cl/attn_decode_stream.cl declares, in bytes. */
 static int64_t stream_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
     const nv_rows r = nv_rows_of(desc);
     const int64_t rows = tuning->rows, warps = (tuning->work_group - STREAM_HELPERS) / 32, stages = tuning->stages;
     const int64_t panel_row = 128, barrier = 8, problem = 68 + barrier, panels_end = 1024;
+    const int64_t merge = 2 * (rows * 8 + 8);
     const int64_t q = r.q_parts * rows * r.q_pitch * 2 + barrier;
     const int64_t size = (int64_t)pagedcl_dtype_size(desc->kv_dtype);
     const int64_t k_panels = (desc->head_dim * size + panel_row - 1) / panel_row;
     const int64_t v_panels = is_v_in_k(desc) ? 0 : (desc->head_dim_v * size + panel_row - 1) / panel_row;
+    if (rows == WARPGROUPS_ROWS)
+        return (rows + stages * tuning->keys) * k_panels * panel_row + rows * panel_row + rows * 4 +
+               (stages + 4) * problem + (2 * stages + 6) * barrier + merge;
     const int64_t panels = k_panels + v_panels, scales = r.scaled ? tuning->keys * (v_panels > 0 ? 8 : 4) : 0;
     const int64_t filled = most(tuning->keys / warps * panels * panel_row, rows * r.result_bytes);
     const int64_t stage = warps * ((filled + panels_end - 1) / panels_end * panels_end) + 2 * barrier;
     return stages * (stage + scales) + (stages + 2) * q + (stages + 4) * problem + 5 * barrier + 2 * warps * rows * 8 +
-           2 * (rows * 8 + 8);
+           merge;
 }
 
 int32_t pcl_attn_stream_groups(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *tuning) {
@@ -244,16 +248,34 @@ pcl_attn_tuning pcl_attn_tune_nv(int64_t local_memory, const pagedcl_attn_desc *
     return tuning;
 }
 
+/* Whether warpgroups can be a stream's workers: latent attention. */
+static bool is_for_warpgroups(const pagedcl_attn_desc *desc) {
+    return is_v_in_k(desc) && !pcl_dtype_is_quantized(desc->kv_dtype) && desc->out_dtype == desc->kv_dtype &&
+           desc->head_dim_v > 256 && desc->head_dim_v <= 512;
+}
+
+static pcl_attn_tuning tune_stream_warpgroups(void) {
+    return (pcl_attn_tuning){.work_group = WARPGROUPS_WORKERS + STREAM_HELPERS,
+                             .rows = WARPGROUPS_ROWS,
+                             .few_rows = WARPGROUPS_ROWS,
+                             .warp_rows = WARPGROUPS_ROWS,
+                             .keys = WARPGROUPS_KEYS,
+                             .stages = 2};
+}
+
 pcl_attn_tuning pcl_attn_tune_stream(int64_t local_memory, const pagedcl_attn_desc *desc) {
     enum { MOST_STAGES = 6, WANTED_STAGES = 3, MOST_ELEMENTS = 128 };
+    pcl_attn_tuning tuning = tune_stream_warpgroups();
+    if (is_for_warpgroups(desc) && stream_memory(&tuning, desc) <= local_memory)
+        return tuning;
     /* Codes are converted: where the registers allow it, two warps that work share a scheduler. */
     const bool more =
         pcl_dtype_is_quantized(desc->kv_dtype) && desc->head_dim <= MOST_ELEMENTS && desc->head_dim_v <= MOST_ELEMENTS;
     const int32_t workers = more ? 256 : 128;
     /* The accumulators of wider rows fill the registers with 8 of them; codes take more than elements. */
     const int32_t rows = desc->head_dim_v > (pcl_dtype_is_quantized(desc->kv_dtype) ? 128 : 256) ? 8 : 16;
-    pcl_attn_tuning tuning = {
-        .work_group = workers + STREAM_HELPERS, .rows = rows, .few_rows = rows, .warp_rows = rows};
+    tuning =
+        (pcl_attn_tuning){.work_group = workers + STREAM_HELPERS, .rows = rows, .few_rows = rows, .warp_rows = rows};
     /* As long tiles as leave room for some. */
     for (int32_t keys = workers; keys >= 64 && tuning.stages < WANTED_STAGES; keys /= 2) {
         tuning.keys = keys;
@@ -321,6 +343,9 @@ static bool fits_nv(int64_t local_memory, const pagedcl_attn_desc *desc, const p
 /* The warps that work divide the keys, 16 or 32 for each. */
 static bool fits_stream(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *t) {
     const int32_t workers = t->work_group - STREAM_HELPERS;
+    if (is_for_warpgroups(desc) && t->rows == WARPGROUPS_ROWS)
+        return workers == WARPGROUPS_WORKERS && t->keys == WARPGROUPS_KEYS && t->stages == 2 &&
+               stream_memory(t, desc) <= local_memory;
     return is_power_of_two(workers, 32, 256) && is_power_of_two(t->rows, 8, 16) && t->stages >= 2 && t->stages <= 8 &&
            is_power_of_two(t->keys, workers / 2, workers) && stream_memory(t, desc) <= local_memory;
 }

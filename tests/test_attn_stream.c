@@ -106,6 +106,41 @@ Test(attn_stream, codes) {
     check_cases(open_or_skip(), codes, COUNT(codes));
 }
 
+/* Latent attention by warpgroups, of tiles of 64 rows and 64 keys: fewer rows and more, both numbers of columns. */
+#define LATENT(type) POOL(type), .num_kv_heads = 1, .head_dim = 576, .head_dim_v = 512, .v_in_k = true
+static const attn_case latent[] = {
+    {"3 rows", LATENT(F16), .group = 3, .append = 1, LONG},
+    {"128 heads", LATENT(BF16), .group = 128, .append = 1, LONG},
+    {"2 KV heads, blocks of 64", POOL(F16), .num_kv_heads = 2, .head_dim = 576, .head_dim_v = 512, .v_in_k = true,
+     .group = 20, .block_size = 64, .append = 1, LONG},
+    {"nothing", LATENT(F16), .group = 16, .causal = 1, .seqlens_k = INTS(0, 0, 0)},
+    {"around a tile and a part", LATENT(F16), .num_seqs = 7, .group = 16, .append = 1,
+     .seqlens_k = INTS(1, 63, 64, 65, 511, 512, 513)},
+    {"more parts than one merge takes", LATENT(BF16), .num_seqs = 2, .group = 10, .append = 1,
+     .seqlens_k = INTS(8193, 9000)},
+    {"parts inside tiles", LATENT(F16), .group = 8, .append = 1, .num_splits = 3, LONG},
+    {"3 queries, 2 new, tiles across heads", LATENT(F16), .group = 40, .seqlen_q = 3, .append = 2, .causal = 1,
+     .seqlens_k = INTS(66, 3, 1030)},
+    {"tree, whose second key is NaN", LATENT(F16), .group = 7, .tree = true, .seqlen_q = 20, .append = 1,
+     .seqlens_k = INTS(150, 20, 600)},
+    {"all but a rotary embedding", LATENT(BF16), .group = 12, .window = INTS(70, 3), .softcap = 4, .alibi = 2,
+     .sinks = true, .tree = true, .seqlen_q = 5, .append = 5, .released = true, .seqlens_k = INTS(130, 5, 600),
+     .layout = WITH_GAPS},
+    {"rotary embedding", LATENT(F16), .group = 16, .rotary_dim = 64, .append = 1, .without_lse = true, LONG},
+    {"a common prompt", LATENT(F16), .num_seqs = 5, .shared = 1024, .append = 1, .group = 16,
+     .share_prefix = PAGEDCL_SHARE_ALL, .seqlens_k = INTS(1030, 1600, 1025, 1100, 1041)},
+    {"384 of 400 columns", POOL(BF16), .num_kv_heads = 1, .group = 16, .head_dim = 400, .head_dim_v = 384,
+     .v_in_k = true, .append = 1, LONG},
+    {"264 of 264 columns", POOL(F16), .num_kv_heads = 1, .group = 16, .head_dim = 264, .head_dim_v = 264,
+     .v_in_k = true, .append = 1, LONG},
+    {"segments of four blocks", LATENT(F16), .group = 16, .segment_blocks = 4, .num_layers = 3, .append = 1,
+     .seqlens_k = INTS(70, 1, 300)},
+};
+
+Test(attn_stream, latent) {
+    check_cases(open_or_skip(), latent, COUNT(latent));
+}
+
 static const attn_case pools[] = {
     {"a head's tokens together", POOL(F16), .append = 1, .pool = POOL_OF_LIBRARY_HND, LONG},
     {"a head's tokens together, the caller's", POOL(BF16), .append = 1, .pool = POOL_HND, LONG},
@@ -148,7 +183,7 @@ static const attn_case masks[] = {
     {"window", POOL(F16), .window = INTS(37, 0), .append = 1, LONG},
     {"window, blocks before it released", POOL(BF16), .window = INTS(600, 0), .released = true, .block_size = 64,
      .seqlen_q = 3, .append = 3, .seqlens_k = INTS(700, 3, 1300)},
-    {"tree, whose second key is NaN", POOL(F16), .tree = true, .seqlen_q = 20, .append = 20, .head_dim = 64,
+    {"tree, whose second key is NaN", POOL(F16), .tree = true, .seqlen_q = 20, .append = 1, .head_dim = 64,
      .seqlens_k = INTS(150, 20, 600)},
     {"all but a rotary embedding", POOL(F16), .window = INTS(70, 3), .softcap = 4, .alibi = 2, .sinks = true,
      .tree = true, .seqlen_q = 5, .append = 5, .released = true, .seqlens_k = INTS(130, 5, 600), .layout = WITH_GAPS},
@@ -167,6 +202,7 @@ Test(attn_stream, holes) {
         {"blocks of 8", POOL(F16), .block_size = 8, .append = 1, .device_table = true, LONG},
         {"blocks of 32", POOL(BF16), .block_size = 32, .head_dim = 128, .append = 1, .device_table = true, LONG},
         {"codes", CODES(PAGEDCL_INT8, F16), .append = 1, .device_table = true, LONG},
+        {"latent attention", LATENT(BF16), .group = 16, .append = 1, .device_table = true, LONG},
     };
     pagedcl_device *device = open_or_skip();
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -189,6 +225,7 @@ Test(attn_stream, exchanged_buffers) {
         {"exchanged", POOL(F16), .append = 1, .head_dim = 64, .pool = POOL_INTERLEAVED, LONG},
         {"exchanged, head_dim 72", POOL(BF16), .block_size = 8, .append = 1, .head_dim = 72, .pool = POOL_HND, LONG},
         {"exchanged, codes", CODES(PAGEDCL_INT8, F16), .append = 1, .pool = POOL_HND, LONG},
+        {"exchanged, latent attention", LATENT(F16), .group = 16, .append = 1, .pool = POOL_HND, LONG},
     };
     pagedcl_device *device = open_or_skip();
     for (size_t i = 0; i < COUNT(cases); i++) {

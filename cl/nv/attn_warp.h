@@ -23,6 +23,7 @@
 #define KEY_WARPS (TUNE_WG / 32 / ROW_WARPS)
 #define WARP_KEYS (TUNE_KEYS / KEY_WARPS)
 #define KEY_TILES (WARP_KEYS / 8)
+#define RESULT_STEPS V_STEPS
 
 /* Sums of products that wait for one another: few tiles have two for each. */
 #define CHAINS (ROW_TILES * KEY_TILES <= 4 ? 2 : 1)

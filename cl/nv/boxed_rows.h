@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Rows of K and V in local memory as boxes of a tensor map bring them (nv/pool_maps.h): a box has BOX_TOKENS rows, as panels
- * of 64 columns (of 16 bits) one behind the other. A panel's rows have 128 bytes each, whose 16-byte pieces 8 rows have in 8 orders.
+ * of 64 columns (of 16 bits) one behind the other. A panel's rows have 128 bytes each, whose 16-byte pieces 8 rows have in 8
+ * orders. BY_WARPGROUPS: for products of warpgroups a panel has the rows of all boxes of a tile, one behind the other.
  */
 #ifndef NV_BOXED_ROWS_H
 #define NV_BOXED_ROWS_H
@@ -10,12 +11,20 @@
 #include "nv/pool_maps.h"
 #include "nv/q_rows.h"
 
-/* In bytes. */
-#define PANEL_BYTES (BOX_TOKENS * 128)
 #define K_PANELS ((MAP_COLUMNS(HEAD_DIM) + BOX_COLUMNS - 1) / BOX_COLUMNS)
 #define V_PANELS ((MAP_COLUMNS(HEAD_DIM_V) + BOX_COLUMNS - 1) / BOX_COLUMNS)
+
+/* In bytes, what lies between a panel and the next, a box and the next. */
+#define BOX_PANEL (BOX_TOKENS * 128)
+#if BY_WARPGROUPS
+#define PANEL_BYTES (TUNE_KEYS * 128)
+#define K_BOX BOX_PANEL
+#define V_BOX BOX_PANEL
+#else
+#define PANEL_BYTES BOX_PANEL
 #define K_BOX (K_PANELS * PANEL_BYTES)
 #define V_BOX (VALUES_IN_KEYS ? K_BOX : V_PANELS * PANEL_BYTES)
+#endif
 
 /* Where a piece of a row lies in the first box of some, of `box` bytes each. */
 static int boxed_place(int box, int row, int piece) {

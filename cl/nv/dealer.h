@@ -41,7 +41,7 @@ static void dealer_look_ahead(dealer *d) {
     d->known++;
 }
 
-/* Deals the next problem, and begins to load its rows of q. p: of it the tensors. Whether there is one. */
+/* Deals the next problem, and begins to load its rows of q, unless the workers do. p: of it the tensors. Whether there is one. */
 static bool dealer_deal(dealer *d, attn_problem *p) {
     const int lane = get_local_id(0) % 32;
     while (d->known < 3)
@@ -62,6 +62,7 @@ static bool dealer_deal(dealer *d, attn_problem *p) {
         mbarrier_arrive(stream_barrier(d->m, DEALT + d->round % STREAM_PROBLEMS));
     if (!is_left)
         return false;
+#if !BY_WARPGROUPS
     stream_take(p, d->from, d->m, d->round);
     const int row_tiles = p->num_rows - p->first_row <= 8 ? 1 : ROW_TILES;
     tile_load_q(p, d->from->q, d->from->q_layout, stream_q(d->m, d->round), row_tiles * 8, lane, 32);
@@ -70,6 +71,9 @@ static bool dealer_deal(dealer *d, attn_problem *p) {
     warp_barrier();
     if (lane == 0)
         mbarrier_arrive(there);
+#else
+    (void)p;
+#endif
     return true;
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the warps that fetch fill the ring of nv/panels.h: by copies of 16 bytes, each to its place in the panels; with
+ * How the warps that fetch fill the ring of nv/key_ring.h: by copies of 16 bytes, each to its place in the panels; with
  * WITH_MAPS by boxes of a tensor map (nv/pool_maps.h), of which a tile has few.
  */
 #ifndef NV_FETCH_H
 #define NV_FETCH_H
 
-#include "nv/panels.h"
+#include "nv/key_ring.h"
 #include "nv/rows.h"
 #if WITH_MAPS
 #include "nv/pool_maps.h"

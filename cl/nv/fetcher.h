@@ -69,9 +69,9 @@ static void fetcher_fetch_boxes(const fetcher *f) {
 #pragma unroll
     for (int i = 0; i < TILE_FETCHES; i += FETCHERS * 32) {
         const box_fetch own = fetch_of(f, i + fetcher_item(f));
-        bytes += popcount(lanes_with(own.block >= 0 && own.part < K_FETCHES)) * (K_BOX / K_FETCHES);
+        bytes += popcount(lanes_with(own.block >= 0 && own.part < K_FETCHES)) * (K_AT_ONCE * BOX_PANEL);
 #if !VALUES_IN_KEYS
-        bytes += popcount(lanes_with(own.block >= 0 && own.part >= K_FETCHES)) * (V_BOX / V_FETCHES);
+        bytes += popcount(lanes_with(own.block >= 0 && own.part >= K_FETCHES)) * (V_AT_ONCE * BOX_PANEL);
 #endif
     }
 #if ROW_SCALED
@@ -92,9 +92,9 @@ static void fetcher_fetch_boxes(const fetcher *f) {
         const uint to = stage + own.box / WARP_BOXES * WARP_STAGE + (of_keys ? 0 : V_IN_STREAM) +
                         own.box % WARP_BOXES * (of_keys ? K_BOX : V_BOX) + panel * PANEL_BYTES;
         const __global uchar *map = f->from->maps + address_segment(own.block, shift) * MAPS_RECORD +
-                                    (ROW_BOXES ? ROW_MAPS : COLUMN_MAPS) + (of_keys ? 0 : MAP_BYTES);
+                                    (WHOLE_BOXES ? ROW_MAPS : COLUMN_MAPS) + (of_keys ? 0 : MAP_BYTES);
         const int token = (f->first + own.box * BOX_TOKENS) % BLOCK_SIZE, index = own.block & ((1 << shift) - 1);
-#if ROW_BOXES
+#if WHOLE_BOXES
         box_stream5(to, map, (int4)(0, token, 0, f->p.kv_head), index, filled);
 #else
         box_stream(to, map, (int4)(panel * BOX_COLUMNS, token, f->p.kv_head, index), filled);
@@ -137,7 +137,14 @@ static void fetcher_copy(const fetcher *f) {
 #if ROW_SCALED
     fetcher_copy_scales(f);
 #endif
+#if BY_WARPGROUPS
+    /* Their products see what a fence is behind. */
+    copy_commit();
+    COPY_WAIT(0);
+    fence_async();
+#else
     copy_arrive(filled);
+#endif
     warp_barrier();
     if (get_local_id(0) % 32 == 0)
         mbarrier_arrive(filled);
@@ -167,7 +174,8 @@ static void fetcher_begin(fetcher *f, const stream_source *from, const attn_prob
     f->p = *p;
     f->at = (stream_place){0, 0};
     if (lane < 2 * NUM_SEGMENTS)
-        map_acquire(from->maps + lane / 2 * MAPS_RECORD + (ROW_BOXES ? ROW_MAPS : COLUMN_MAPS) + lane % 2 * MAP_BYTES);
+        map_acquire(from->maps + lane / 2 * MAPS_RECORD + (WHOLE_BOXES ? ROW_MAPS : COLUMN_MAPS) +
+                    lane % 2 * MAP_BYTES);
     f->has_maps = maps_hold(from->maps, &p->keys.k, &p->keys.v);
 }
 

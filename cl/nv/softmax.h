@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Online softmax in base 2, as in lib/attn_tile.h, of what the lanes of a warp have of matrix products: ROW_TILES
- * tiles of 16 rows, against KEY_TILES tiles of 8 keys; V_STEPS steps of 16 elements of the results.
+ * tiles of 16 rows, against KEY_TILES tiles of 8 keys; RESULT_STEPS steps of 16 columns of the results.
  */
 #ifndef NV_SOFTMAX_H
 #define NV_SOFTMAX_H
@@ -11,7 +11,7 @@
 
 /* The part of a warp's results that a lane has: of each tile of 16 rows, rows lane / 4 and lane / 4 + 8. */
 typedef struct lane_rows {
-    float acc[ROW_TILES][V_STEPS * 2][4];
+    float acc[ROW_TILES][RESULT_STEPS * 2][4];
     float row_max[ROW_TILES][2];
     float lane_sum[ROW_TILES][2];
 } lane_rows;
@@ -59,7 +59,7 @@ static void rows_begin(lane_rows *own) {
             own->lane_sum[t][r] = 0;
         }
 #pragma unroll
-        for (int d = 0; d < V_STEPS * 2; d++)
+        for (int d = 0; d < RESULT_STEPS * 2; d++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 own->acc[t][d][e] = 0;
@@ -103,7 +103,7 @@ static void rows_rescale(lane_rows *own, float (*rescale)[2]) {
 #pragma unroll
     for (int t = 0; t < ROW_TILES; t++)
 #pragma unroll
-        for (int d = 0; d < V_STEPS * 2; d++)
+        for (int d = 0; d < RESULT_STEPS * 2; d++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 own->acc[t][d][e] *= rescale[t][e / 2];

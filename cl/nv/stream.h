@@ -3,7 +3,8 @@
  * The keys and values of all problems that a work-group takes, one behind the other, in local memory: TUNE_STAGES tiles are
  * there or on their way, those of the next problem while one ends. The work-group's warps, in their order:
  *
- *     workers   divide a tile's keys, and leave a problem's results in the place of the last
+ *     workers   divide a tile's keys, and leave a problem's results in the place of the last; or are warpgroups, that divide the
+ *               columns of the results, store these, and load the rows of q (BY_WARPGROUPS)
  *     dealer    deals problems out, and loads their rows of q
  *     fetchers  bring the keys and values by boxes of a tensor map, each so many of a tile: one takes 100 cycles to begin
  *     storer    takes results to global memory, but those of long rows, and tells the other parts of the sequence
@@ -16,13 +17,21 @@
 #define HELPERS ((2 + FETCHERS) * 32)
 #include "nv/workers.h"
 
-#define KEY_WARPS (WORKERS / 32)
+#define BY_WARPGROUPS (TUNE_ROWS == 64)
+
+#define WORK_WARPS (WORKERS / 32)
+/* Those that divide the keys, and the tiles of 8 query rows that each has. */
+#define KEY_WARPS (BY_WARPGROUPS ? 1 : WORK_WARPS)
 #define WARP_KEYS (TUNE_KEYS / KEY_WARPS)
-#define ROW_TILES (TUNE_ROWS / 8)
 #include "nv/boxed_rows.h"
 #include "nv/merge.h"
-#include "nv/results.h"
 #include "nv/tiles.h"
+#if BY_WARPGROUPS
+#include "nv/q_panels.h"
+#else
+#define ROW_TILES (TUNE_ROWS / 8)
+#include "nv/results.h"
+#endif
 
 #if WARP_KEYS % 16 || BLOCK_SIZE % BOX_TOKENS
 #error a warp's keys are whole boxes
@@ -32,8 +41,12 @@
    multiple of 1024, where the orders of a panel's rows begin again. */
 #define WARP_BOXES (WARP_KEYS / BOX_TOKENS)
 #define V_IN_STREAM (VALUES_IN_KEYS ? 0 : WARP_BOXES * K_BOX)
+#if BY_WARPGROUPS
+#define WARP_STAGE (K_PANELS * PANEL_BYTES)
+#else
 #define WARP_FILLED (V_IN_STREAM + WARP_BOXES * V_BOX)
 #define WARP_STAGE (((WARP_FILLED > RESULT_BYTES ? WARP_FILLED : RESULT_BYTES) + 1023) / 1024 * 1024)
+#endif
 #define STREAM_STAGE (KEY_WARPS * WARP_STAGE)
 #define STREAM_BYTES (TUNE_STAGES * STREAM_STAGE)
 
@@ -41,10 +54,13 @@
 #define VALUE_SCALES (VALUES_IN_KEYS ? 0 : TUNE_KEYS)
 #define STAGE_SCALES (VALUE_SCALES + TUNE_KEYS)
 
-/* Boxes of a tile: of its keys, each of which is fetched whole (ROW_BOXES) or panel by panel. */
+/* Boxes of a tile: of its keys, each of which is fetched whole or panel by panel, and the panels that are fetched at once. */
 #define TILE_BOXES (TUNE_KEYS / BOX_TOKENS)
-#define K_FETCHES (ROW_BOXES ? 1 : K_PANELS)
-#define V_FETCHES (VALUES_IN_KEYS ? 0 : ROW_BOXES ? 1 : V_PANELS)
+#define WHOLE_BOXES (ROW_BOXES && !BY_WARPGROUPS)
+#define K_FETCHES (WHOLE_BOXES ? 1 : K_PANELS)
+#define V_FETCHES (VALUES_IN_KEYS ? 0 : WHOLE_BOXES ? 1 : V_PANELS)
+#define K_AT_ONCE (WHOLE_BOXES ? K_PANELS : 1)
+#define V_AT_ONCE (WHOLE_BOXES ? V_PANELS : 1)
 #define TILE_FETCHES (TILE_BOXES * (K_FETCHES + V_FETCHES))
 #if 32 % TILE_BOXES
 #error a warp looks up the blocks of whole tiles
@@ -55,8 +71,16 @@
    is dealt when most keys of the one before are on their way: no sooner, since other work-groups may be done before. */
 #define STREAM_PROBLEMS (TUNE_STAGES + 4)
 #define PROBLEM_INTS (1 + WORK_INTS + RECORD_INTS)
-/* Of those before it q is not needed any more. */
-#define STREAM_Q (TUNE_STAGES + 2)
+/* Rows of q that are there, and in bytes what lies behind the stages: these, and for warpgroups the weights of a tile, one
+   panel. */
+#if BY_WARPGROUPS
+#define STREAM_Q 1 /* for more there is no room */
+#define WEIGHT_BYTES (TUNE_ROWS * PANEL_ROW)
+#define STREAM_MEMORY (STREAM_BYTES + Q_BYTES + WEIGHT_BYTES)
+#else
+#define STREAM_Q (TUNE_STAGES + 2) /* of those before q is not needed any more */
+#define STREAM_MEMORY (STREAM_BYTES + STREAM_Q * Q_ELEMENTS * 2)
+#endif
 
 /* Barriers: a stage is filled; what is in it is not needed any more; a problem is dealt; its rows of q are there; its results
    are, and the other parts are told that these are stored, both of problems by turns; the next problem is wanted. */
@@ -77,7 +101,7 @@ typedef struct stream_shared {
 #if ROW_SCALED
     __local float *scales; /* [TUNE_STAGES][STAGE_SCALES] */
 #endif
-    __local ushort *q;       /* [STREAM_Q][Q_ELEMENTS] */
+    __local ushort *q;       /* [STREAM_Q][Q_ELEMENTS], or panels */
     __local int *problems;   /* [STREAM_PROBLEMS][PROBLEM_INTS] */
     __local ulong *barriers; /* [STREAM_BARRIERS] */
     __local float *merge;    /* [2][MERGE_FLOATS], of problems by turns */
@@ -123,7 +147,8 @@ static merge_state merge_state_of(stream_shared m, int round) {
 static void stream_init(stream_shared m) {
     for (int i = get_local_id(0) % 32; i < STREAM_BARRIERS; i += 32) {
         const bool by_workers = (i >= FREED && i < DEALT) || (i >= DONE && i < TOLD);
-        mbarrier_init(stream_barrier(m, i), i < FREED ? FETCHERS : by_workers ? KEY_WARPS : 1);
+        const bool by_warpgroup = BY_WARPGROUPS && i >= Q_THERE && i < DONE;
+        mbarrier_init(stream_barrier(m, i), i < FREED ? FETCHERS : by_workers ? WORK_WARPS : by_warpgroup ? 4 : 1);
     }
     fence_async();
 }
@@ -145,8 +170,10 @@ static void stream_take(attn_problem *p, const stream_source *from, stream_share
     p->kv_head = ints[0] % NUM_KV_HEADS;
 }
 
+#if !BY_WARPGROUPS
 static __local ushort *stream_q(stream_shared m, int round) {
     return m.q + round % STREAM_Q * Q_ELEMENTS;
 }
+#endif
 
 #endif

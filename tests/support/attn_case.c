@@ -238,6 +238,11 @@ int32_t attn_tree_words(const attn_problem *p) {
     return words;
 }
 
+static void fill_nan(float *row, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        row[i] = NAN;
+}
+
 static void fill_tree(attn_problem *p, random_state *state) {
     p->tree_mask = fixture_alloc((size_t)attn_tree_words(p) * sizeof(uint32_t));
     uint32_t *mask = p->tree_mask;
@@ -245,17 +250,18 @@ static void fill_tree(attn_problem *p, random_state *state) {
         int32_t seqlen_q = p->cu_seqlens_q[b + 1] - p->cu_seqlens_q[b], words = (seqlen_q + 31) / 32;
         for (int32_t i = 0; i < seqlen_q * words; i++)
             *mask++ = (uint32_t)random_bits(state) & (i % words == 0 ? ~2u : ~0u);
-        int32_t hidden = p->cu_seqlens_k[b + 1] - seqlen_q + 1;
-        bool can_hold_nan = p->c.q_dtype == PAGEDCL_FLOAT32 && p->c.kv_dtype == PAGEDCL_FLOAT32 && !p->c.v_in_k;
+        int32_t hidden = p->cu_seqlens_k[b + 1] - seqlen_q + 1, to = p->cu_seqlens_k[b + 1] - p->seqlens_new[b];
+        /* Which NaN a narrower element becomes, devices decide for themselves. */
+        bool can_hold_nan = pagedcl_dtype_size(p->c.kv_dtype) >= 2 && (hidden < to || p->c.kv_dtype == PAGEDCL_FLOAT32);
         if (seqlen_q < 2 || hidden < p->cu_seqlens_k[b] || !can_hold_nan)
             continue;
-        for (int64_t d = 0; d < v_row(p); d++)
-            p->v[hidden * v_row(p) + d] = NAN;
-        int32_t to = p->cu_seqlens_k[b + 1] - p->seqlens_new[b], first_new = 0;
+        int64_t row = p->c.v_in_k ? k_row(p) : v_row(p);
+        fill_nan((p->c.v_in_k ? p->k : p->v) + hidden * row, row);
+        int32_t first_new = 0;
         for (int32_t before = 0; before < b; before++)
             first_new += p->seqlens_new[before];
-        for (int64_t d = 0; d < v_row(p) && hidden >= to; d++)
-            p->v_new[(first_new + hidden - to) * v_row(p) + d] = NAN;
+        if (hidden >= to)
+            fill_nan((p->c.v_in_k ? p->k_new : p->v_new) + (first_new + hidden - to) * row, row);
     }
 }
 

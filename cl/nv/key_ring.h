@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matrices in local memory as products of a warpgroup read them, and a ring of them that a warp or more fill with keys
- * and values while warpgroups work. A matrix is panels of 64 columns, a panel rows of 128 bytes, swizzled as
- * matrix_at() of nv/warpgroup.h has it.
+ * A ring of matrices (nv/swizzle.h) that a warp or more fill with keys and values while warpgroups work.
  *
  * The ring has TUNE_STAGES stages, each a tile of TUNE_KEYS keys and their values. It runs through all tiles of all
  * problems of a work-group, one behind the other. Each stage has four barriers: its keys are there, its values are,
  * its keys are not needed any more, its values are not.
  */
-#ifndef NV_PANELS_H
-#define NV_PANELS_H
+#ifndef NV_KEY_RING_H
+#define NV_KEY_RING_H
 
 #include "nv/rows.h"
+#include "nv/swizzle.h"
 #include "nv/warpgroup.h"
 
 #define WARPGROUPS (TUNE_ROWS / 64)
@@ -20,23 +19,15 @@
 #define FETCH_WARPS (FETCHERS / 32)
 #define FETCH_TURNS (FETCH_WARPS / 2)
 
-#define PANEL_COLUMNS 64
-#define PANEL_PIECES (PANEL_COLUMNS / 8)
-#define K_PANELS ((HEAD_DIM + PANEL_COLUMNS - 1) / PANEL_COLUMNS)
-#define V_PANELS ((HEAD_DIM_V + PANEL_COLUMNS - 1) / PANEL_COLUMNS)
+#define K_PANELS PANELS_OF(HEAD_DIM)
+#define V_PANELS PANELS_OF(HEAD_DIM_V)
 
 /* Sizes in bytes. */
-#define PANEL_ROW 128
 #define TILE_PANEL (TUNE_KEYS * PANEL_ROW)
 #define K_STAGE (K_PANELS * TILE_PANEL)
 #define V_STAGE (V_PANELS * TILE_PANEL)
 #define ZEROS 1024
 #define RING_BYTES (TUNE_STAGES * (K_STAGE + V_STAGE))
-
-/* Where a row's piece of 16 bytes is in a matrix of so many bytes a panel. */
-static int panel_at(int panel_bytes, int row, int piece) {
-    return piece / PANEL_PIECES * panel_bytes + row * PANEL_ROW + ((piece % PANEL_PIECES) ^ (row & 7)) * 16;
-}
 
 /* The keys of a problem. */
 typedef struct key_range {

@@ -29,7 +29,7 @@ __kernel __attribute__((reqd_work_group_size(32, 1, 1))) void attn_maps(__global
                                          address,
                                          {columns, BLOCK_SIZE, NUM_KV_HEADS, blocks},
                                          {token, head, block},
-                                         {BOX_COLUMNS, BOX_TOKENS, 1, 1}};
+                                         {BOX_COLUMNS, COLUMN_TOKENS, 1, 1}};
         map_make(record + COLUMN_MAPS + i * MAP_BYTES, scratch, by_columns);
         warp_barrier();
 #if ROW_BOXES
@@ -38,7 +38,7 @@ __kernel __attribute__((reqd_work_group_size(32, 1, 1))) void attn_maps(__global
                                       address,
                                       {BOX_COLUMNS, BLOCK_SIZE, panels, NUM_KV_HEADS, blocks},
                                       {token, 2 * BOX_COLUMNS, head, block},
-                                      {BOX_COLUMNS, BOX_TOKENS, panels, 1, 1}};
+                                      {BOX_COLUMNS, ROW_TOKENS, panels, 1, 1}};
         map_make(record + ROW_MAPS + i * MAP_BYTES, scratch, by_rows);
         warp_barrier();
 #endif

@@ -189,7 +189,7 @@ static int64_t nv_tile_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_
 }
 
 /* HELPERS of cl/nv/stream.h; and what the tiles of a stream by warpgroups are (cl/nv/stream_warpgroups.h). */
-enum { STREAM_HELPERS = 128, WARPGROUPS_ROWS = 64, WARPGROUPS_KEYS = 64, WARPGROUPS_WORKERS = 256 };
+enum { STREAM_HELPERS = 128, WARPGROUPS_KEYS = 64, WARPGROUPS_WORKERS = 256 };
 
 /* What cl/attn_decode_stream.cl declares, in bytes. */
 static int64_t stream_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_desc *desc) {
@@ -201,7 +201,7 @@ static int64_t stream_memory(const pcl_attn_tuning *tuning, const pagedcl_attn_d
     const int64_t size = (int64_t)pagedcl_dtype_size(desc->kv_dtype);
     const int64_t k_panels = (desc->head_dim * size + panel_row - 1) / panel_row;
     const int64_t v_panels = is_v_in_k(desc) ? 0 : (desc->head_dim_v * size + panel_row - 1) / panel_row;
-    if (rows == WARPGROUPS_ROWS)
+    if (rows == PCL_WARPGROUP_ROWS)
         return (rows + stages * tuning->keys) * k_panels * panel_row + rows * panel_row + rows * 4 +
                (stages + 4) * problem + (2 * stages + 6) * barrier + merge;
     const int64_t panels = k_panels + v_panels, scales = r.scaled ? tuning->keys * (v_panels > 0 ? 8 : 4) : 0;
@@ -256,9 +256,9 @@ static bool is_for_warpgroups(const pagedcl_attn_desc *desc) {
 
 static pcl_attn_tuning tune_stream_warpgroups(void) {
     return (pcl_attn_tuning){.work_group = WARPGROUPS_WORKERS + STREAM_HELPERS,
-                             .rows = WARPGROUPS_ROWS,
-                             .few_rows = WARPGROUPS_ROWS,
-                             .warp_rows = WARPGROUPS_ROWS,
+                             .rows = PCL_WARPGROUP_ROWS,
+                             .few_rows = PCL_WARPGROUP_ROWS,
+                             .warp_rows = PCL_WARPGROUP_ROWS,
                              .keys = WARPGROUPS_KEYS,
                              .stages = 2};
 }
@@ -343,7 +343,7 @@ static bool fits_nv(int64_t local_memory, const pagedcl_attn_desc *desc, const p
 /* The warps that work divide the keys, 16 or 32 for each. */
 static bool fits_stream(int64_t local_memory, const pagedcl_attn_desc *desc, const pcl_attn_tuning *t) {
     const int32_t workers = t->work_group - STREAM_HELPERS;
-    if (is_for_warpgroups(desc) && t->rows == WARPGROUPS_ROWS)
+    if (is_for_warpgroups(desc) && t->rows == PCL_WARPGROUP_ROWS)
         return workers == WARPGROUPS_WORKERS && t->keys == WARPGROUPS_KEYS && t->stages == 2 &&
                stream_memory(t, desc) <= local_memory;
     return is_power_of_two(workers, 32, 256) && is_power_of_two(t->rows, 8, 16) && t->stages >= 2 && t->stages <= 8 &&

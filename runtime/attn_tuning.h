@@ -18,8 +18,13 @@ typedef struct pcl_attn_tuning {
     int32_t stages;     /* TUNE_STAGES of tier nv_mma: tiles in local memory, of a warp or a work-group */
 } pcl_attn_tuning;
 
-/* Keys of one split of decode attention. Fixed, so that a sequence is cut in the same places in every batch. */
-enum { PCL_SPLIT_KEYS = 512 };
+/* Keys of one split of decode attention. Fixed, so that a sequence is cut in the same places in every batch. Tiles of
+   PCL_WARPGROUP_ROWS rows have longer ones: their partial results take as long as many keys. */
+enum { PCL_SPLIT_KEYS = 512, PCL_WARPGROUP_SPLIT_KEYS = 2048, PCL_WARPGROUP_ROWS = 64 };
+
+static inline int32_t pcl_attn_split_keys(const pcl_attn_tuning *decode) {
+    return decode->rows == PCL_WARPGROUP_ROWS ? PCL_WARPGROUP_SPLIT_KEYS : PCL_SPLIT_KEYS;
+}
 
 enum { PCL_MAX_WORK_GROUP = 128, PCL_MAX_ROWS = 16, PCL_MAX_CPU_ROWS = 64 };
 

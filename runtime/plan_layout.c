@@ -73,10 +73,15 @@ static int64_t fast_splits(const pcl_planning *p, const sequence *s) {
     return splits < 1 ? 1 : splits < PCL_MAX_SPLITS ? splits : PCL_MAX_SPLITS;
 }
 
+/* Keys of a split that has a fixed number. */
+static int32_t fixed_keys(const pcl_planning *p) {
+    return pcl_attn_split_keys(&p->attn->tuning[PCL_ATTN_DECODE]);
+}
+
 /* Keys of a split of the sequence: fixed, or as many as make the asked number of splits, in whole tiles. */
 static int64_t split_size(const pcl_planning *p, const sequence *s) {
     if (p->num_splits == 0)
-        return PCL_SPLIT_KEYS;
+        return fixed_keys(p);
     int64_t keys = p->attn->tuning[PCL_ATTN_DECODE].keys;
     int64_t splits = p->num_splits > 0 ? p->num_splits : fast_splits(p, s);
     int64_t size = ((int64_t)s->k_len + splits - 1) / splits;
@@ -201,8 +206,8 @@ static pagedcl_status measure_sequence(pcl_planning *p, int32_t seq, int64_t *ta
 static pcl_share_range full_splits(const pcl_planning *p, const sequence *s) {
     int32_t left = p->attn->desc.window_left;
     int64_t last_low = left < 0 ? 0 : (int64_t)s->k_len - 1 - left;
-    int64_t end = ((int64_t)s->k_len - (s->q_len > s->new_len ? s->q_len : s->new_len)) / PCL_SPLIT_KEYS;
-    int64_t begin = last_low <= 0 ? 0 : (last_low + PCL_SPLIT_KEYS - 1) / PCL_SPLIT_KEYS;
+    int64_t end = ((int64_t)s->k_len - (s->q_len > s->new_len ? s->q_len : s->new_len)) / fixed_keys(p);
+    int64_t begin = last_low <= 0 ? 0 : (last_low + fixed_keys(p) - 1) / fixed_keys(p);
     return begin < end ? (pcl_share_range){begin, end} : (pcl_share_range){0};
 }
 
@@ -220,7 +225,7 @@ static pagedcl_status share_splits(pcl_planning *p) {
         .stride = p->table.stride,
         .num_seqs = (int32_t)batch->num_seqs,
         .block_size = p->cache->desc.block_size,
-        .split_keys = PCL_SPLIT_KEYS,
+        .split_keys = fixed_keys(p),
         .most_members = (int32_t)(p->attn->tuning[PCL_ATTN_DECODE].rows / rows),
         .num_work = batch->num_work,
     };
@@ -329,7 +334,7 @@ static void lay_out_shared(const pcl_planning *p, cursor *c) {
     for (int64_t i = 0; i < share->num_items; i++) {
         const pcl_share_item *item = &share->items[i];
         const int32_t work[WORK_INTS] = {~(int32_t)(p->batch.members + item->first), item->count, item->split,
-                                         PCL_SPLIT_KEYS};
+                                         fixed_keys(p)};
         memcpy(c->work, work, sizeof work);
         c->work += WORK_INTS;
     }

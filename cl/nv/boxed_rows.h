@@ -11,6 +11,10 @@
 #include "nv/pool_maps.h"
 #include "nv/q_rows.h"
 
+/* Boxes are of whole rows, or of columns. */
+#define WHOLE_BOXES (ROW_BOXES && !BY_WARPGROUPS)
+#define BOX_TOKENS (WHOLE_BOXES ? ROW_TOKENS : COLUMN_TOKENS)
+
 #define K_PANELS ((MAP_COLUMNS(HEAD_DIM) + BOX_COLUMNS - 1) / BOX_COLUMNS)
 #define V_PANELS ((MAP_COLUMNS(HEAD_DIM_V) + BOX_COLUMNS - 1) / BOX_COLUMNS)
 

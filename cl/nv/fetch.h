@@ -132,8 +132,8 @@ static void clear_values(const attn_problem *p, int begin, int first, __local uc
 static void fetch_boxes(const attn_problem *p, const key_range *range, fetcher *f, key_ring ring, ring_place at,
                         int first) {
     /* The tokens of a lane. */
-    const int position = first + f->lane * BOX_TOKENS;
-    const bool fetched = f->lane < TUNE_KEYS / BOX_TOKENS && position + BOX_TOKENS > range->begin &&
+    const int position = first + f->lane * COLUMN_TOKENS;
+    const bool fetched = f->lane < TUNE_KEYS / COLUMN_TOKENS && position + COLUMN_TOKENS > range->begin &&
                          position < p->key_end && problem_has(p, position);
     const int block = fetched ? p->table[position / BLOCK_SIZE] : 0;
     const int segment = address_segment(block, p->keys.k.segment_shift);
@@ -143,7 +143,7 @@ static void fetch_boxes(const attn_problem *p, const key_range *range, fetcher *
     const bool as_it_is = f->of_keys || (whole && all_see(p, range, first));
     const uint barrier_at = as_it_is ? there : f->landed;
     __local uchar *to = f->of_keys ? ring_keys(ring, at) : ring_values(ring, at);
-    const uint bytes = popcount(lanes_with(fetched)) * panels * BOX_TOKENS * PANEL_ROW;
+    const uint bytes = popcount(lanes_with(fetched)) * panels * COLUMN_TOKENS * PANEL_ROW;
     mbarrier_wait(ring_barrier(ring, f->of_keys ? KEYS_DONE : VALUES_DONE, at), at.parity ^ 1);
     if (f->lane == 0) {
         if (as_it_is && !f->of_keys)
@@ -153,7 +153,7 @@ static void fetch_boxes(const attn_problem *p, const key_range *range, fetcher *
     warp_barrier();
     if (fetched)
         for (int i = 0; i < panels; i++)
-            box_begin(local_address(to) + i * TILE_PANEL + f->lane * BOX_TOKENS * PANEL_ROW,
+            box_begin(local_address(to) + i * TILE_PANEL + f->lane * COLUMN_TOKENS * PANEL_ROW,
                       f->maps + segment * MAPS_RECORD + (f->of_keys ? 0 : MAP_BYTES),
                       (int4)(i * BOX_COLUMNS, position % BLOCK_SIZE, p->kv_head,
                              block & ((1 << p->keys.k.segment_shift) - 1)),

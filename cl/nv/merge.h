@@ -42,38 +42,51 @@ static __global int *merge_counter(const attn_problem *p, const attn_result_targ
     return target->arrivals + p->partial_start + part + p->first_row / TUNE_ROWS * NUM_KV_HEADS + p->kv_head;
 }
 
-/* Merges a node's parts: into the result where it is the root, otherwise into its first part. ends: local memory of 2
-   floats a row. */
-static void merge_parts(const attn_problem *p, const attn_result_target *target, int num_rows, merge_node node,
-                        bool is_root, __local float *ends) {
+/*
+ * A work-item merges the parts of pieces i, i + WORKERS, .. i + (at_once - 1) * WORKERS of 4 columns of some rows, where there
+ * are so many: into the result where the node is the root, otherwise into its first part. ends: local memory of 2 floats a
+ * row. most: at_once * most is MERGE_PARTS, all of which are loaded before the first is used.
+ */
+static void merge_pieces(const attn_problem *p, const attn_result_target *target, int num_rows, merge_node node,
+                         bool is_root, __local float *ends, int i, const int at_once, const int most) {
     const long step = (long)node.stride * p->q_len * NUM_HEADS; /* partial rows from one part to the next */
     const long start = p->partial_start + (long)node.first * p->q_len * NUM_HEADS;
-    for (int i = get_local_id(0); i < num_rows * MERGE_VECTORS; i += WORKERS) {
-        const int row = p->first_row + i / MERGE_VECTORS, d = i % MERGE_VECTORS * 4;
-        const long first = start + (long)row_token(p, row) * NUM_HEADS + problem_head(p, row);
-        float2 sums[MERGE_PARTS];
-        float4 parts[MERGE_PARTS];
-        /* All are loaded before the first is used. Behind the last part it is loaded again, and counts nothing. */
+    float2 sums[MERGE_PARTS];
+    float4 parts[MERGE_PARTS];
 #pragma unroll
-        for (int s = 0; s < MERGE_PARTS; s++) {
+    for (int j = 0; j < at_once; j++) {
+        const int piece = min(i + j * WORKERS, num_rows * MERGE_VECTORS - 1);
+        const int row = p->first_row + piece / MERGE_VECTORS, d = piece % MERGE_VECTORS * 4;
+        const long first = start + (long)row_token(p, row) * NUM_HEADS + problem_head(p, row);
+        /* Behind the last part it is loaded again, and counts nothing. */
+#pragma unroll
+        for (int s = 0; s < most; s++) {
             const long at = first + min(s, node.count - 1) * step;
-            sums[s] = *(const __global float2 *)(target->partial_sums + at * 2);
-            parts[s] = *(const __global float4 *)(target->partial_acc + at * HEAD_DIM_V + d);
+            sums[j * most + s] = *(const __global float2 *)(target->partial_sums + at * 2);
+            parts[j * most + s] = *(const __global float4 *)(target->partial_acc + at * HEAD_DIM_V + d);
         }
+    }
+#pragma unroll
+    for (int j = 0; j < at_once; j++) {
+        const int piece = i + j * WORKERS;
+        if (piece >= num_rows * MERGE_VECTORS)
+            break;
+        const int row = p->first_row + piece / MERGE_VECTORS, d = piece % MERGE_VECTORS * 4;
         float row_max = -INFINITY, row_sum = 0;
 #pragma unroll
-        for (int s = 0; s < MERGE_PARTS; s++)
-            row_max = fmax(row_max, sums[s].x);
+        for (int s = 0; s < most; s++)
+            row_max = fmax(row_max, sums[j * most + s].x);
         const float base = row_max == -INFINITY ? 0 : row_max;
         float4 x = 0;
 #pragma unroll
-        for (int s = 0; s < MERGE_PARTS; s++) {
-            const float weight = exp2_fast(sums[s].x - base);
-            const float4 more = x + weight * parts[s];
-            row_sum = s < node.count ? row_sum + weight * sums[s].y : row_sum;
+        for (int s = 0; s < most; s++) {
+            const float weight = exp2_fast(sums[j * most + s].x - base);
+            const float4 more = x + weight * parts[j * most + s];
+            row_sum = s < node.count ? row_sum + weight * sums[j * most + s].y : row_sum;
             x = s < node.count ? more : x;
         }
         if (!is_root) {
+            const long first = start + (long)row_token(p, row) * NUM_HEADS + problem_head(p, row);
             *(__global float4 *)(target->partial_acc + first * HEAD_DIM_V + d) = x;
             if (d == 0) {
                 ends[(row - p->first_row) * 2] = row_max;
@@ -91,10 +104,23 @@ static void merge_parts(const attn_problem *p, const attn_result_target *target,
         if (d == 0)
             store_lse(target->lse, target->lse_offset, problem_token(p, row), problem_head(p, row), end.lse);
     }
+}
+
+/* Merges a node's parts. */
+static void merge_parts(const attn_problem *p, const attn_result_target *target, int num_rows, merge_node node,
+                        bool is_root, __local float *ends) {
+    enum { FEW = 4 };
+    if (node.count <= FEW)
+        for (int i = get_local_id(0); i < num_rows * MERGE_VECTORS; i += WORKERS * (MERGE_PARTS / FEW))
+            merge_pieces(p, target, num_rows, node, is_root, ends, i, MERGE_PARTS / FEW, FEW);
+    else
+        for (int i = get_local_id(0); i < num_rows * MERGE_VECTORS; i += WORKERS)
+            merge_pieces(p, target, num_rows, node, is_root, ends, i, 1, MERGE_PARTS);
     if (is_root)
         return;
     /* Not before all have read the first part's sums. */
     workers_barrier();
+    const long start = p->partial_start + (long)node.first * p->q_len * NUM_HEADS;
     for (int i = get_local_id(0); i < num_rows; i += WORKERS) {
         const int row = p->first_row + i;
         const long first = start + (long)row_token(p, row) * NUM_HEADS + problem_head(p, row);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor maps of a pool of 16-bit elements, or of codes of 8 bits, two of which are a column. A box is BOX_TOKENS tokens of a
- * block, those of one KV head: BOX_COLUMNS of their columns, or of rows that are so many times as long (ROW_BOXES) all, as
- * one panel of columns behind the other.
+ * Tensor maps of a pool of 16-bit elements, or of codes of 8 bits, two of which are a column. A box is some tokens of a
+ * block, those of one KV head: BOX_COLUMNS of the columns of COLUMN_TOKENS; or, of rows that are so many times as long
+ * (ROW_BOXES), all columns of ROW_TOKENS, as one panel of columns behind the other.
  *
  * A segment has a record of MAPS_RECORD bytes: the maps of K and of V for boxes of columns, the addresses (two ulong) that
  * they are of, the maps for boxes of rows. Memory may have moved, or be another buffer by now: then the maps are of no use.
@@ -22,11 +22,18 @@
 #define ROW_BOXES (MAP_COLUMNS(HEAD_DIM) % BOX_COLUMNS == 0 && MAP_COLUMNS(HEAD_DIM_V) % BOX_COLUMNS == 0)
 
 #if BLOCK_SIZE % 16 == 0
-#define BOX_TOKENS 16
+#define ROW_TOKENS 16
 #elif BLOCK_SIZE % 8 == 0
-#define BOX_TOKENS 8
+#define ROW_TOKENS 8
 #else
 #error BLOCK_SIZE is not a multiple of 8, which is where the swizzle begins again
+#endif
+
+/* Where V is in K warpgroups alone fetch by columns (nv/stream_warpgroups.h), in tiles of 64: fewer boxes are fetched faster. */
+#if V_IN_K && ROW_BOXES && BLOCK_SIZE % 64 == 0
+#define COLUMN_TOKENS 64
+#else
+#define COLUMN_TOKENS ROW_TOKENS
 #endif
 
 /* Where block 0 of a segment begins. */

@@ -56,7 +56,6 @@
 
 /* Boxes of a tile: of its keys, each of which is fetched whole or panel by panel, and the panels that are fetched at once. */
 #define TILE_BOXES (TUNE_KEYS / BOX_TOKENS)
-#define WHOLE_BOXES (ROW_BOXES && !BY_WARPGROUPS)
 #define K_FETCHES (WHOLE_BOXES ? 1 : K_PANELS)
 #define V_FETCHES (VALUES_IN_KEYS ? 0 : WHOLE_BOXES ? 1 : V_PANELS)
 #define K_AT_ONCE (WHOLE_BOXES ? K_PANELS : 1)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # One step of pagedcl_embed: ROOT/NAME with its includes resolved, to RESOLVED and, as array SYMBOL, to ARRAY.
 
-# Appends the text of ROOT/<name>, around which are the branches of #if that <around> numbers: "/3/7/". A header that was
-# there before in branches around this one is left out, since its guard would drop it. In others it is there again; were
-# it there always, kernels that choose by #if what they include would each have 2 MB.
+# Appends the text of ROOT/<name>, around which are the branches of #if that <around> numbers: "/3/7/". A header that
+# was there before in branches around this one is left out, since its guard would drop it: with all of them a kernel
+# that chooses by #if what it includes would have 2 MB. In other branches it is there again.
 function(append_file name around)
   if(NOT EXISTS "${ROOT}/${name}")
     message(FATAL_ERROR "${NAME} includes ${name}, which is not in ${ROOT}")

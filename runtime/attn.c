@@ -160,6 +160,12 @@ static const char *stream_refusal(const pagedcl_device *device, const pagedcl_at
     return nv_dtype_refusal(device, desc);
 }
 
+/* Whether both paths of an operator of tier nv_wgmma may stream: latent attention, by warpgroups. */
+static bool both_stream(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
+    return stream_refusal(device, desc) == NULL &&
+           pcl_attn_tune_stream(pcl_nv_local_memory(device->nv_capability), desc).rows == PCL_WARPGROUP_ROWS;
+}
+
 /* The same of attn_varlen_wgmma. */
 static const char *warpgroup_refusal(const pagedcl_device *device, const pagedcl_attn_desc *desc) {
     if (desc->kv_dtype != desc->q_dtype || desc->out_dtype != desc->q_dtype)
@@ -177,6 +183,8 @@ static const char *nv_wgmma_refusal(const pagedcl_device *device, const pagedcl_
         return "it needs an NVIDIA GPU of compute capability 9.0";
     if (desc->paths == PAGEDCL_PATH_DECODE)
         return stream_refusal(device, desc);
+    if (both_stream(device, desc))
+        return NULL;
     const char *refusal = warpgroup_refusal(device, desc);
     const bool streams = desc->paths == PAGEDCL_PATH_ALL && stream_refusal(device, desc) == NULL;
     return streams && nv_mma_refusal(device, desc) == NULL ? NULL : refusal;
@@ -230,11 +238,17 @@ static bool is_wgmma(const pagedcl_attn *attn, pcl_attn_kernel which) {
     return which == PCL_ATTN_VARLEN && attn->warpgroups;
 }
 
+static bool is_stream(const pagedcl_attn *attn, pcl_attn_kernel which) {
+    return (which == PCL_ATTN_VARLEN && attn->varlen_streams) || (which == PCL_ATTN_DECODE && attn->streams);
+}
+
 /* The kernel of an operator that stands for `which`. */
 static const char *kernel_name(const pagedcl_attn *attn, pcl_attn_kernel which) {
     if (is_wgmma(attn, which))
         return "attn_varlen_wgmma";
-    return which == PCL_ATTN_DECODE && attn->streams ? "attn_decode_stream" : kernel_names[which];
+    if (is_stream(attn, which))
+        return which == PCL_ATTN_DECODE ? "attn_decode_stream" : "attn_varlen_stream";
+    return kernel_names[which];
 }
 
 /* The macros that all kernels of the operator share. */
@@ -293,7 +307,7 @@ static void name_attention(pagedcl_attn *attn, pcl_attn_kernel which) {
     if (is_wgmma(attn, which)) {
         variant->for_hopper = true;
         pcl_variant_int(variant, "WITH_MAPS", pcl_attn_has_maps(attn));
-    } else if (which == PCL_ATTN_DECODE && attn->streams) {
+    } else if (is_stream(attn, which)) {
         variant->for_hopper = true;
     }
     bool small_thread =
@@ -312,7 +326,8 @@ static bool take_tuning(pagedcl_attn *attn) {
     for (int i = 0; i < PCL_ATTN_KERNELS; i++) {
         char family[PCL_FAMILY_SIZE];
         pcl_attn_tuning tuning = attn->tuning[i];
-        if (!is_path((pcl_attn_kernel)i) || is_wgmma(attn, (pcl_attn_kernel)i))
+        if (!is_path((pcl_attn_kernel)i) || is_wgmma(attn, (pcl_attn_kernel)i) ||
+            (i == PCL_ATTN_VARLEN && attn->varlen_streams))
             continue;
         pcl_tuning_family(&attn->desc, kernel_names[i], family);
         pcl_mutex_lock(&device->lock);
@@ -337,6 +352,7 @@ static bool name_variants(pagedcl_attn *attn, int32_t work_group, bool tuned) {
     const pagedcl_device_info *info = &attn->device->info;
     const bool is_wgmma_tier = desc->tier == PAGEDCL_TIER_NV_WGMMA;
     attn->streams = is_wgmma_tier && stream_refusal(attn->device, desc) == NULL;
+    attn->varlen_streams = is_wgmma_tier && both_stream(attn->device, desc);
     attn->warpgroups = is_wgmma_tier && warpgroup_refusal(attn->device, desc) == NULL;
     int32_t group = desc->num_heads / desc->num_kv_heads;
     int32_t small = work_group < SMALL_WORK_GROUP ? work_group : SMALL_WORK_GROUP;
@@ -344,8 +360,9 @@ static bool name_variants(pagedcl_attn *attn, int32_t work_group, bool tuned) {
     int32_t rows = attn->device->quirks.registers_on_request ? PCL_MAX_ROWS / 2 : PCL_MAX_ROWS;
     if (pcl_tier_is_nv(desc->tier)) {
         int64_t local_memory = pcl_nv_local_memory(attn->device->nv_capability);
-        attn->tuning[PCL_ATTN_VARLEN] = is_wgmma(attn, PCL_ATTN_VARLEN) ? pcl_attn_tune_wgmma(local_memory, desc)
-                                                                        : pcl_attn_tune_nv(local_memory, desc, true);
+        attn->tuning[PCL_ATTN_VARLEN] = attn->varlen_streams ? pcl_attn_tune_stream(local_memory, desc)
+                                        : attn->warpgroups   ? pcl_attn_tune_wgmma(local_memory, desc)
+                                                             : pcl_attn_tune_nv(local_memory, desc, true);
         attn->tuning[PCL_ATTN_DECODE] =
             attn->streams ? pcl_attn_tune_stream(local_memory, desc) : pcl_attn_tune_nv(local_memory, desc, false);
     } else if (desc->tier == PAGEDCL_TIER_CPU) {
@@ -425,7 +442,7 @@ static pagedcl_status fits_work_group(const pagedcl_attn *attn, bool *fits) {
     *fits = true;
     for (int i = 0; i < PCL_ATTN_KERNELS; i++) {
         /* Of a kernel whose work-items trade registers the driver counts those of the ones that have most. */
-        if (attn->programs[i] == NULL || is_wgmma(attn, (pcl_attn_kernel)i) || (i == PCL_ATTN_DECODE && attn->streams))
+        if (attn->programs[i] == NULL || is_wgmma(attn, (pcl_attn_kernel)i) || is_stream(attn, (pcl_attn_kernel)i))
             continue;
         cl_kernel kernel = NULL;
         PCL_TRY(pcl_variant_kernel(&attn->variants[i], attn->programs[i], &kernel));

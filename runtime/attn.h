@@ -26,9 +26,10 @@ struct pagedcl_attn {
     pcl_attn_tuning tuning[PCL_ATTN_KERNELS];
     pcl_variant variants[PCL_ATTN_KERNELS];
     cl_program programs[PCL_ATTN_KERNELS];
-    bool streams;    /* its decode kernel is attn_decode_stream, */
-    bool warpgroups; /* and that of varlen attn_varlen_wgmma */
-    cl_mem maps;     /* tensor maps of the cache's layers (attn_maps.h), or NULL */
+    bool streams;        /* its decode kernel is attn_decode_stream, */
+    bool varlen_streams; /* and that of varlen attn_varlen_stream, */
+    bool warpgroups;     /* or attn_varlen_wgmma */
+    cl_mem maps;         /* tensor maps of the cache's layers (attn_maps.h), or NULL */
 };
 
 /* One more owner; pagedcl_attn_destroy drops it. */

@@ -118,7 +118,7 @@ static pagedcl_status enqueue_varlen(const pagedcl_attn *attn, const pagedcl_pla
     set_mask(attn, args, &arguments);
     set_result(args, &arguments);
     int64_t groups = plan->batch.num_work, kv_heads = attn->desc.num_kv_heads;
-    if (attn->warpgroups) {
+    if (attn->warpgroups || attn->varlen_streams) {
         pcl_argument_mem(&arguments, plan->counters);
         if (attn->maps != NULL)
             pcl_attn_maps_arguments(attn, args->layer, &arguments);

@@ -16,6 +16,7 @@
     X(attn_merge)         \
     X(attn_tables)        \
     X(attn_varlen)        \
+    X(attn_varlen_stream) \
     X(attn_varlen_wgmma)  \
     X(cache)              \
     X(host_pool)          \

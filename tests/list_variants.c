@@ -296,13 +296,13 @@ static void list_operators(bool all) {
                         }
 }
 
-/* Decode alone, as tier nv_wgmma streams it. */
+/* As tier nv_wgmma streams it: decode alone, or both paths of latent attention. */
 static void list_stream(const choice *c, bool device_tables) {
     pagedcl_cache_desc pool = cache_desc(c);
     pagedcl_attn_desc desc = attn_desc(c);
     pagedcl_attn *attn = NULL;
     check(pagedcl_cache_create(&device, &pool, &desc.cache));
-    desc.paths = PAGEDCL_PATH_DECODE;
+    desc.paths = pool.v_in_k && c->kv < COUNT(dtypes) ? PAGEDCL_PATH_ALL : PAGEDCL_PATH_DECODE;
     desc.device_tables = device_tables;
     check(pagedcl_attn_create(&device, &desc, &attn));
     pagedcl_attn_destroy(attn);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decode attention as tier nv_wgmma streams keys (cl/attn_decode_stream.cl): pools of 16-bit elements or 8-bit codes with
- * blocks of a multiple of 8 tokens. Warps take 16 keys of a tile and go from problem to problem; parts end inside tiles, boxes and
- * blocks here, work-groups have many problems or none, and NaN lies around. Other tiers, to which this is nothing new, run
- * one of the tests.
+ * Attention as tier nv_wgmma streams keys (cl/attn_decode_stream.cl, cl/attn_varlen_stream.cl): pools of 16-bit elements or
+ * 8-bit codes with blocks of a multiple of 8 tokens. Warps take 16 keys of a tile and go from problem to problem; parts end
+ * inside tiles, boxes and blocks here, work-groups have many problems or none, and NaN lies around. Other tiers, to which
+ * this is nothing new, run one of the tests.
  */
 #include "support/attn_rig.h"
 #include "support/expect.h"
@@ -116,7 +116,7 @@ static const attn_case latent[] = {
     {"nothing", LATENT(F16), .group = 16, .causal = 1, .seqlens_k = INTS(0, 0, 0)},
     {"around a tile and a part", LATENT(F16), .num_seqs = 7, .group = 16, .append = 1,
      .seqlens_k = INTS(1, 63, 64, 65, 2047, 2048, 2049)},
-    {"more parts than one merge takes", LATENT(BF16), .num_seqs = 2, .group = 10, .append = 1,
+    {"more parts than one merge takes", LATENT(BF16), .num_seqs = 2, .group = 2, .append = 1,
      .seqlens_k = INTS(8193, 35000)},
     {"parts inside tiles", LATENT(F16), .group = 8, .append = 1, .num_splits = 3, LONG},
     {"3 queries, 2 new, tiles across heads", LATENT(F16), .group = 40, .seqlen_q = 3, .append = 2, .causal = 1,
@@ -139,6 +139,34 @@ static const attn_case latent[] = {
 
 Test(attn_stream, latent) {
     check_cases(open_or_skip(), latent, COUNT(latent));
+}
+
+/* The same of varlen, where most tiles have rows that do not see all of their keys. */
+#define VARLEN_LATENT(type, ...)                                                                         \
+    .path = VARLEN_PAGED, .q_dtype = (type), .kv_dtype = (type), .out_dtype = (type), .num_kv_heads = 1, \
+    .head_dim = 576, .head_dim_v = 512, .v_in_k = true, .seqlens_q = INTS(__VA_ARGS__)
+static const attn_case latent_varlen[] = {
+    {"causal", VARLEN_LATENT(F16, 70, 1, 33), .group = 16, .causal = 1, .seqlens_k = INTS(70, 300, 1033)},
+    {"not causal", VARLEN_LATENT(BF16, 5, 0, 20), .group = 7, .seqlens_k = INTS(70, 0, 129)},
+    {"128 heads, appending", VARLEN_LATENT(BF16, 3, 2, 9), .group = 128, .append = 1, .causal = 1,
+     .seqlens_k = INTS(3, 70, 128)},
+    {"more queries than keys", VARLEN_LATENT(F16, 40, 3, 70), .group = 3, .causal = 1, .seqlens_k = INTS(20, 3, 1)},
+    {"window, blocks of 64", VARLEN_LATENT(F16, 70, 1, 33), .group = 4, .block_size = 64, .window = INTS(70, 3),
+     .seqlens_k = INTS(70, 300, 600)},
+    {"tree, whose second key is NaN", VARLEN_LATENT(F16, 20, 3, 33), .group = 5, .tree = true,
+     .seqlens_k = INTS(150, 20, 600)},
+    {"all but a rotary embedding", VARLEN_LATENT(BF16, 20, 3, 33), .group = 12, .softcap = 4, .alibi = 2, .sinks = true,
+     .window = INTS(70, 3), .append = 1, .seqlens_k = INTS(130, 5, 600), .layout = WITH_GAPS},
+    {"rotary embedding, both paths", VARLEN_LATENT(F16, 5, 1, 17), .group = 16, .rotary_dim = 64, .append = 1,
+     .causal = 1, .both_paths = true, .without_lse = true, .seqlens_k = INTS(130, 5, 200)},
+    {"a device's table, last of three layers", VARLEN_LATENT(F16, 5, 1, 17), .group = 16, .device_table = true,
+     .num_layers = 3, .causal = 1, .seqlens_k = INTS(130, 5, 200)},
+    {"many of few rows", VARLEN_LATENT(BF16, 1, 2, 1, 1, 3), .num_seqs = 5, .group = 2, .causal = 1,
+     .seqlens_k = INTS(700, 2, 65, 64, 1200)},
+};
+
+Test(attn_stream, latent_varlen) {
+    check_cases(open_or_skip(), latent_varlen, COUNT(latent_varlen));
 }
 
 static const attn_case pools[] = {

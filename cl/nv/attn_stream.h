@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decode attention, tier nv_wgmma: a work-group takes one problem after the other, each a part of the keys of one sequence
- * (or of what several have in common), for TUNE_ROWS rows and one KV head. Where the part was the last of its sequence to end,
+ * Attention of tier nv_wgmma, decode and where warpgroups work varlen, too: a work-group takes one problem after the other,
+ * each a part of the keys of one sequence (or of what several have in common) for TUNE_ROWS rows and one KV head; in varlen
+ * (not WITH_SPLITS) all keys of one. Where the part was the last of its sequence to end,
  * those of the parts are merged (nv/merge.h), by all that work.
  */
 #ifndef NV_ATTN_STREAM_H
@@ -15,6 +16,7 @@
 #include "nv/stream_warps.h"
 #endif
 
+#if WITH_SPLITS
 /* Merges what the part of a problem completed, when other parts are told that it is stored. */
 static void merge_told(attn_problem *p, const stream_source *from, stream_memory m, int round,
                        attn_result_target target) {
@@ -25,6 +27,7 @@ static void merge_told(attn_problem *p, const stream_source *from, stream_memory
     stream_take(p, from, m.shared, round);
     merge_complete(p, &target, state);
 }
+#endif
 
 static void attn_stream_work(attn_problem *p, const stream_source *from, stream_memory m, attn_result_target target) {
     stream_place at = {0, 0};
@@ -32,17 +35,22 @@ static void attn_stream_work(attn_problem *p, const stream_source *from, stream_
     work_begin(p, from, m);
 #pragma unroll 1
     for (; stream_wait_problem(m.shared, round); round++) {
+#if WITH_SPLITS
         /* What was told meanwhile is not waited for. */
         if (round >= 2)
             merge_told(p, from, m, round - 2, target);
+#endif
         stream_take(p, from, m.shared, round);
         run_problem(p, from, round, &at, m, &target);
     }
+#if WITH_SPLITS
 #pragma unroll 1
     for (int last = max(round - 2, 0); last < round; last++)
         merge_told(p, from, m, last, target);
+#endif
 }
 
+#if WITH_SPLITS
 /* By the storer: the results of each problem, and its new keys. */
 static void attn_stream_store(attn_problem *p, const stream_source *from, stream_memory m, attn_result_target target) {
     const int lane = get_local_id(0) % 32;
@@ -62,6 +70,7 @@ static void attn_stream_store(attn_problem *p, const stream_source *from, stream
             store_new(p, lane, 32);
     }
 }
+#endif
 
 /* A kernel of 384 work-items begins with 168 registers for each; workers are to have some of what the helpers need not. */
 #if TUNE_WG == 384 && BY_WARPGROUPS
@@ -97,7 +106,9 @@ static void attn_stream(attn_problem *p, stream_source from, stream_memory m, at
         fetcher_run(&f);
     } else {
         barrier(CLK_LOCAL_MEM_FENCE);
+#if WITH_SPLITS
         attn_stream_store(p, &from, m, target);
+#endif
     }
 }
 

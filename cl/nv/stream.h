@@ -24,7 +24,9 @@
 #define KEY_WARPS (BY_WARPGROUPS ? 1 : WORK_WARPS)
 #define WARP_KEYS (TUNE_KEYS / KEY_WARPS)
 #include "nv/boxed_rows.h"
+#if WITH_SPLITS
 #include "nv/merge.h"
+#endif
 #include "nv/tiles.h"
 #if BY_WARPGROUPS
 #include "nv/q_panels.h"
@@ -103,7 +105,9 @@ typedef struct stream_shared {
     __local ushort *q;       /* [STREAM_Q][Q_ELEMENTS], or panels */
     __local int *problems;   /* [STREAM_PROBLEMS][PROBLEM_INTS] */
     __local ulong *barriers; /* [STREAM_BARRIERS] */
-    __local float *merge;    /* [2][MERGE_FLOATS], of problems by turns */
+#if WITH_SPLITS
+    __local float *merge; /* [2][MERGE_FLOATS], of problems by turns */
+#endif
 } stream_shared;
 
 /* What kernels tell the stream of their launch. */
@@ -138,9 +142,11 @@ static uint stream_barrier(stream_shared m, int which) {
 static uint turn_parity(int round, const int turns) {
     return round / turns & 1;
 }
+#if WITH_SPLITS
 static merge_state merge_state_of(stream_shared m, int round) {
     return merge_state_in(m.merge + round % 2 * MERGE_FLOATS);
 }
+#endif
 
 /* By a warp, before a barrier of all. */
 static void stream_init(stream_shared m) {

@@ -7,6 +7,11 @@
 
 #include "nv/stream.h"
 
+/* The first position whose key is not in the pool. */
+static int stream_new_first(const attn_problem *p) {
+    return WITH_APPEND ? p->new_first : p->k_len;
+}
+
 /*
  * What a tile needs that is not all old keys of p from `begin` on: new ones, which are not in the pool yet, and zeros for
  * values that are none, since a weight of 0 meets them. first: the first of WARP_KEYS keys. By `items` work-items, of which
@@ -14,7 +19,7 @@
  */
 static void stream_patch(const attn_problem *p, int begin, int first, __local uchar *keys, __local uchar *values,
                          __local float *key_scales, int item, int items) {
-    const int new_first = WITH_APPEND ? p->new_first : p->k_len;
+    const int new_first = stream_new_first(p);
     for (int i = item; i < WARP_KEYS * K_VECTORS; i += items) {
         const int key = i / K_VECTORS, d = i % K_VECTORS * 8, position = first + key;
         if (position >= new_first && key_exists(p, begin, position))

@@ -18,6 +18,7 @@
 #define ROW_TILES 1
 #define KEY_TILES (TUNE_KEYS / 8)
 
+#include "lib/attn_result.h"
 #include "nv/result_lines.h"
 #include "nv/stream_patch.h"
 
@@ -89,7 +90,7 @@ static stream_tile take_tile(const attn_problem *p, const tile_range *range, int
                          seen_end > range->full_end};
     mbarrier_wait(stream_barrier(m.shared, FILLED + at.stage), at.parity);
     /* Any key may lie in no block where the table is guarded. */
-    if (WITH_GUARD || seen_end - seen_first < TUNE_KEYS || seen_end > p->new_first) {
+    if (WITH_GUARD || seen_end - seen_first < TUNE_KEYS || seen_end > stream_new_first(p)) {
         stream_patch(p, range->begin, first, t.keys, t.keys, 0, get_local_id(0), WORKERS);
         workers_barrier();
     }
@@ -164,6 +165,7 @@ static void keep_unseen_out(stream_tile t, stream_memory m, lane_rows *own) {
 
 /* ---- the end of a problem ---- */
 
+#if WITH_SPLITS
 /* The sums of a warp's rows as partial results, un-normalised. */
 static void store_partials(const attn_problem *p, const attn_result_target *target, const lane_rows *own) {
     const int column = own_warpgroup() * RESULT_COLUMNS + get_local_id(0) % 4 * 2;
@@ -179,14 +181,17 @@ static void store_partials(const attn_problem *p, const attn_result_target *targ
                 *(__global float2 *)(to + d * 8) = (float2)(own->acc[0][d][2 * r], own->acc[0][d][2 * r + 1]);
     }
 }
+#endif
 
 /* A warp stores its results. factor: of the lane's rows. */
 static void store_columns(const attn_problem *p, const attn_result_target *target, stream_memory m,
                           const lane_rows *own, const float *factor) {
+#if WITH_SPLITS
     if (p->num_splits > 1) {
         store_partials(p, target, own);
         return;
     }
+#endif
     const int column = own_warpgroup() * RESULT_COLUMNS;
     lane_results results;
     finish_results(own, factor, &results);

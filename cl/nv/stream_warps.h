@@ -68,7 +68,7 @@ static void run_problem(const attn_problem *p, const stream_source *from, int ro
             k.partly_seen = WITH_GUARD || seen_first < range.full_begin || seen_end > range.full_end;
             k.whole = seen_end - seen_first == WARP_KEYS;
             /* Any key may lie in no block where the table is guarded. */
-            if (WITH_GUARD || !k.whole || seen_end > p->new_first) {
+            if (WITH_GUARD || !k.whole || seen_end > stream_new_first(p)) {
                 stream_patch(p, range.begin, first, keys, keys + V_IN_STREAM, key_scales, get_local_id(0) % 32, 32);
                 warp_barrier();
             }

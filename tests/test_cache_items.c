@@ -24,6 +24,7 @@ static const pool_shape shapes[] = {
     {"int8, a scale for each row", 1, 6, 8, HEADS, 128, PAGEDCL_INT8, .scale_per_row = 1},
     {"float8_e4m3, a scale for each odd row", 1, 6, 5, HEADS, 27, PAGEDCL_FLOAT8_E4M3, .scale_per_row = 1},
     {"float8_e5m2", 1, 6, 5, HEADS, 24, PAGEDCL_FLOAT8_E5M2, .segment_blocks = 0},
+    {"float8_e5m2, a scale for each row", 1, 6, 5, HEADS, 24, PAGEDCL_FLOAT8_E5M2, .scale_per_row = 1},
     {"int4", 1, 6, 8, HEADS, 80, PAGEDCL_INT4, .head_dim_v = 128},
     {"int4, odd rows", 1, 6, 5, HEADS, 37, PAGEDCL_INT4, .segment_blocks = 0},
 };

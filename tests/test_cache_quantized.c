@@ -8,7 +8,9 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* What is too large for the largest scale becomes the largest value; what is too small for the smallest one is still
    held to half a step. */
@@ -92,6 +94,51 @@ Test(cache_quantized, scales_of_rows_are_normal_numbers) {
             }
         }
         guarded_destroy(&in);
+        pagedcl_cache_destroy(cache);
+    }
+    pagedcl_device_destroy(device);
+}
+
+/* A slot that nobody wrote may have NaN for its scale: an element that is NaN has the same bits with any scale. */
+Test(cache_quantized, nan_elements_do_not_depend_on_their_scale) {
+    static const pagedcl_dtype dtypes[] = {PAGEDCL_FLOAT8_E4M3, PAGEDCL_FLOAT8_E5M2};
+    enum { CODES = 256, ROWS = 3 };
+    static const uint32_t scales[ROWS] = {0x40000000, 0x7fc00000, 0xffffffff};
+    unsigned char block[ROWS * CODES + sizeof scales];
+    for (int i = 0; i < ROWS * CODES; i++)
+        block[i] = (unsigned char)i;
+    memcpy(block + ROWS * CODES, scales, sizeof scales);
+    pagedcl_device *device = fixture_open();
+    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++) {
+        const char *name = pagedcl_dtype_name(dtypes[i]);
+        pagedcl_cache_desc desc = PAGEDCL_CACHE_DESC_INIT;
+        desc.num_blocks = desc.num_kv_heads = desc.scale_per_row = 1;
+        desc.block_size = ROWS;
+        desc.head_dim = CODES;
+        desc.dtype = dtypes[i];
+        pagedcl_cache *cache = NULL;
+        expect_ok(pagedcl_cache_create(device, &desc, &cache));
+        expect_ok(pagedcl_cache_upload_blocks(cache, NULL, 0, NULL, 1, block, block, 0, NULL, NULL));
+        const int32_t table = 0, length = ROWS;
+        guarded out[2];
+        pagedcl_tensor tensors[2];
+        for (int j = 0; j < 2; j++) {
+            out[j] = guarded_create(device, ROWS * CODES * sizeof(float), NULL);
+            tensors[j] = (pagedcl_tensor){.mem = out[j].mem};
+        }
+        expect_ok(pagedcl_cache_gather(cache, NULL, 0, &table, 1, &length, 1, &tensors[0], &tensors[1], 0, NULL, NULL));
+        for (int j = 0; j < 2; j++) {
+            float *got = guarded_read(device, &out[j], name);
+            for (int at = 0; at < ROWS * CODES; at++) {
+                const int code = at % CODES;
+                const bool is_nan = isnan(code_value(dtypes[i], (unsigned char)code));
+                cr_assert_eq(!isnan(got[at]), at < CODES && !is_nan, "%s: scale %d, code %#x", name, at / CODES, code);
+                cr_assert(!is_nan || memcmp(&got[at], &got[code], sizeof(float)) == 0, "%s: scale %d, code %#x", name,
+                          at / CODES, code);
+            }
+            free(got);
+            guarded_destroy(&out[j]);
+        }
         pagedcl_cache_destroy(cache);
     }
     pagedcl_device_destroy(device);

@@ -21,7 +21,11 @@ static void gather_store8(RAW8(KV) x, pool_row from, __global STORAGE(OUT) * to,
     if (d >= dim)
         return;
 #if KV_QUANTIZED
-    const RAW8(OUT) gathered = ENCODE_RAW8(OUT)(DECODE_RAW8(KV)(x) * pool_scale_at(from, d));
+    /* Where nobody wrote, the scale may be NaN, too. The product of two has the bits of either, as the compiler orders
+       the factors, which is not the same everywhere: an element that is NaN stays the one that it is. */
+    const float8 element = DECODE_RAW8(KV)(x);
+    const float8 value = select(element * pool_scale_at(from, d), element, isnan(element));
+    const RAW8(OUT) gathered = ENCODE_RAW8(OUT)(value);
 #else
     const RAW8(OUT) gathered = x;
     (void)from;

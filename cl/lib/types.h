@@ -179,8 +179,11 @@ static void store1_int8(float x, __global storage_int8 *base, long i) {
 
 /*
  * 8-bit floats. Moved to the top of a half their bits are that half, with another exponent bias in the case of e4m3,
- * whose all-ones pattern is NaN, not infinity; halves convert exactly, subnormals included, on every device.
+ * whose all-ones pattern is NaN, not infinity; halves convert exactly, subnormals included, on every device. One more
+ * carries into the exponent's highest bit from that pattern alone, and that bit makes it a half's NaN of the same sign.
  */
+#define E4M3_MOVED(wide) (((wide) & (ushort)0x80) << (ushort)8 | ((wide) & (ushort)0x7f) << (ushort)7)
+#define E4M3_HALF(moved) ((moved) | (((moved) + (ushort)0x80) & (ushort)0x4000))
 static float8 halves8(ushort8 bits) {
     ushort halves[8];
     vstore8(bits, 0, halves);
@@ -196,14 +199,12 @@ static float16 halves16(ushort16 bits) {
 }
 #endif
 static float8 decode8_float8_e4m3(uchar8 x) {
-    ushort8 wide = convert_ushort8(x);
-    float8 value = halves8((wide & (ushort)0x80) << (ushort)8 | (wide & (ushort)0x7f) << (ushort)7) * 256.0f;
-    return select(value, (float8)NAN, convert_int8((x & (uchar)0x7f) == (uchar)0x7f));
+    ushort8 moved = E4M3_MOVED(convert_ushort8(x));
+    return halves8(E4M3_HALF(moved)) * 256.0f;
 }
 static float16 decode16_float8_e4m3(uchar16 x) {
-    ushort16 wide = convert_ushort16(x);
-    float16 value = halves16((wide & (ushort)0x80) << (ushort)8 | (wide & (ushort)0x7f) << (ushort)7) * 256.0f;
-    return select(value, (float16)NAN, convert_int16((x & (uchar)0x7f) == (uchar)0x7f));
+    ushort16 moved = E4M3_MOVED(convert_ushort16(x));
+    return halves16(E4M3_HALF(moved)) * 256.0f;
 }
 static float8 decode8_float8_e5m2(uchar8 x) {
     return halves8(convert_ushort8(x) << (ushort)8);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Varlen attention as attn_varlen, of latent attention on GPUs of compute capability 9.0: as attn_decode_stream fetches and
- * multiplies, by warpgroups, but with all keys of a sequence for a tile of rows.
+ * Varlen attention as attn_varlen, of latent attention on GPUs of compute capability 9.0: as attn_decode_stream
+ * fetches and multiplies, by warpgroups, but with all keys of a sequence for a tile of rows.
  */
 #define WITH_APPEND 0
 #define WITH_SPLITS 0

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention as tier nv_wgmma streams keys (cl/attn_decode_stream.cl, cl/attn_varlen_stream.cl): pools of 16-bit elements or
- * 8-bit codes with blocks of a multiple of 8 tokens. Warps take 16 keys of a tile and go from problem to problem; parts end
- * inside tiles, boxes and blocks here, work-groups have many problems or none, and NaN lies around. Other tiers, to which
- * this is nothing new, run one of the tests.
+ * Attention as tier nv_wgmma streams keys (cl/attn_decode_stream.cl, cl/attn_varlen_stream.cl): pools of 16-bit
+ * elements or 8-bit codes with blocks of a multiple of 8 tokens. Warps take 16 keys of a tile and go from problem to
+ * problem; parts end inside tiles, boxes and blocks here, work-groups have many problems or none, and NaN lies
+ * around. Other tiers, to which this is nothing new, run one of the tests.
  */
 #include "support/attn_rig.h"
 #include "support/expect.h"

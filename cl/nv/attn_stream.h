@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention of tier nv_wgmma, decode and where warpgroups work varlen, too: a work-group takes one problem after the other,
- * each a part of the keys of one sequence (or of what several have in common) for TUNE_ROWS rows and one KV head; in varlen
- * (not WITH_SPLITS) all keys of one. Where the part was the last of its sequence to end,
- * those of the parts are merged (nv/merge.h), by all that work.
+ * Attention of tier nv_wgmma, decode and where warpgroups work varlen, too: a work-group takes one problem after the
+ * other, each a part of the keys of one sequence (or of what several have in common) for TUNE_ROWS rows and one KV
+ * head; in varlen (not WITH_SPLITS) all keys of one. Where the part was the last of its sequence to end, those of the
+ * parts are merged (nv/merge.h), by all that work.
  */
 #ifndef NV_ATTN_STREAM_H
 #define NV_ATTN_STREAM_H

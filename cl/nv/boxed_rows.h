@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows of K and V in local memory as boxes of a tensor map bring them (nv/pool_maps.h): a box has BOX_TOKENS rows, as panels
- * of 64 columns (of 16 bits) one behind the other. A panel's rows have 128 bytes each, whose 16-byte pieces 8 rows have in 8
- * orders. BY_WARPGROUPS: for products of warpgroups a panel has the rows of all boxes of a tile, one behind the other.
+ * Rows of K and V in local memory as boxes of a tensor map bring them (nv/pool_maps.h): a box has BOX_TOKENS rows, as
+ * panels of 64 columns (of 16 bits) one behind the other. A panel's rows have 128 bytes each, whose 16-byte pieces 8
+ * rows have in 8 orders. BY_WARPGROUPS: for products of warpgroups a panel has the rows of all boxes of a tile, one
+ * behind the other.
  */
 #ifndef NV_BOXED_ROWS_H
 #define NV_BOXED_ROWS_H

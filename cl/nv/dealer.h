@@ -41,7 +41,8 @@ static void dealer_look_ahead(dealer *d) {
     d->known++;
 }
 
-/* Deals the next problem, and begins to load its rows of q, unless the workers do. p: of it the tensors. Whether there is one. */
+/* Deals the next problem, and begins to load its rows of q, unless the workers do. p: of it the tensors. Whether
+   there is one. */
 static bool dealer_deal(dealer *d, attn_problem *p) {
     const int lane = get_local_id(0) % 32;
     while (d->known < 3)

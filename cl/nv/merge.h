@@ -43,9 +43,9 @@ static __global int *merge_counter(const attn_problem *p, const attn_result_targ
 }
 
 /*
- * A work-item merges the parts of pieces i, i + WORKERS, .. i + (at_once - 1) * WORKERS of 4 columns of some rows, where there
- * are so many: into the result where the node is the root, otherwise into its first part. ends: local memory of 2 floats a
- * row. most: at_once * most is MERGE_PARTS, all of which are loaded before the first is used.
+ * A work-item merges the parts of pieces i, i + WORKERS, .. i + (at_once - 1) * WORKERS of 4 columns of some rows,
+ * where there are so many: into the result where the node is the root, otherwise into its first part. ends: local
+ * memory of 2 floats a row. most: at_once * most is MERGE_PARTS, all of which are loaded before the first is used.
  */
 static void merge_pieces(const attn_problem *p, const attn_result_target *target, int num_rows, merge_node node,
                          bool is_root, __local float *ends, int i, const int at_once, const int most) {

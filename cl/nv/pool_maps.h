@@ -29,7 +29,8 @@
 #error BLOCK_SIZE is not a multiple of 8, which is where the swizzle begins again
 #endif
 
-/* Where V is in K warpgroups alone fetch by columns (nv/stream_warpgroups.h), in tiles of 64: fewer boxes are fetched faster. */
+/* Where V is in K warpgroups alone fetch by columns (nv/stream_warpgroups.h), in tiles of 64: fewer boxes are fetched
+   faster. */
 #if V_IN_K && ROW_BOXES && BLOCK_SIZE % 64 == 0
 #define COLUMN_TOKENS 64
 #else

@@ -12,8 +12,8 @@
 #define Q_PANEL (64 * PANEL_ROW)
 #define Q_BYTES (PANELS_OF(HEAD_DIM) * Q_PANEL)
 
-/* A warp begins to load 16 rows of q, from `row` on, to row `place` of the panels, to.. + Q_BYTES; those behind the last are
-   zeros, and so is what fills a row up. */
+/* A warp begins to load 16 rows of q, from `row` on, to row `place` of the panels, to.. + Q_BYTES; those behind the
+   last are zeros, and so is what fills a row up. */
 static void load_q_panels(const attn_problem *p, const __global STORAGE(Q) * q, long4 q_layout, int row, int place,
                           __local uchar *to) {
     const int lane = get_local_id(0) % 32;

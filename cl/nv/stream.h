@@ -3,8 +3,8 @@
  * The keys and values of all problems that a work-group takes, one behind the other, in local memory: TUNE_STAGES tiles are
  * there or on their way, those of the next problem while one ends. The work-group's warps, in their order:
  *
- *     workers   divide a tile's keys, and leave a problem's results in the place of the last; or are warpgroups, that divide the
- *               columns of the results, store these, and load the rows of q (BY_WARPGROUPS)
+ *     workers   divide a tile's keys, and leave a problem's results in the place of the last; or are warpgroups, that
+ *               divide the columns of the results, store these, and load the rows of q (BY_WARPGROUPS)
  *     dealer    deals problems out, and loads their rows of q
  *     fetchers  bring the keys and values by boxes of a tensor map, each so many of a tile: one takes 100 cycles to begin
  *     storer    takes results to global memory, but those of long rows, and tells the other parts of the sequence
@@ -56,7 +56,8 @@
 #define VALUE_SCALES (VALUES_IN_KEYS ? 0 : TUNE_KEYS)
 #define STAGE_SCALES (VALUE_SCALES + TUNE_KEYS)
 
-/* Boxes of a tile: of its keys, each of which is fetched whole or panel by panel, and the panels that are fetched at once. */
+/* Boxes of a tile: of its keys, each of which is fetched whole or panel by panel, and the panels that are fetched at
+   once. */
 #define TILE_BOXES (TUNE_KEYS / BOX_TOKENS)
 #define K_FETCHES (WHOLE_BOXES ? 1 : K_PANELS)
 #define V_FETCHES (VALUES_IN_KEYS ? 0 : WHOLE_BOXES ? 1 : V_PANELS)
@@ -72,8 +73,8 @@
    is dealt when most keys of the one before are on their way: no sooner, since other work-groups may be done before. */
 #define STREAM_PROBLEMS (TUNE_STAGES + 4)
 #define PROBLEM_INTS (1 + WORK_INTS + RECORD_INTS)
-/* Rows of q that are there, and in bytes what lies behind the stages: these, and for warpgroups the weights of a tile, one
-   panel. */
+/* Rows of q that are there, and in bytes what lies behind the stages: these, and for warpgroups the weights of a
+   tile, one panel. */
 #if BY_WARPGROUPS
 #define STREAM_Q 1 /* for more there is no room */
 #define WEIGHT_BYTES (TUNE_ROWS * PANEL_ROW)

@@ -13,9 +13,9 @@ static int stream_new_first(const attn_problem *p) {
 }
 
 /*
- * What a tile needs that is not all old keys of p from `begin` on: new ones, which are not in the pool yet, and zeros for
- * values that are none, since a weight of 0 meets them. first: the first of WARP_KEYS keys. By `items` work-items, of which
- * this is one, before a barrier of theirs.
+ * What a tile needs that is not all old keys of p from `begin` on: new ones, which are not in the pool yet, and zeros
+ * for values that are none, since a weight of 0 meets them. first: the first of WARP_KEYS keys. By `items`
+ * work-items, of which this is one, before a barrier of theirs.
  */
 static void stream_patch(const attn_problem *p, int begin, int first, __local uchar *keys, __local uchar *values,
                          __local float *key_scales, int item, int items) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The workers of a stream as two warpgroups, where values are the first columns of keys and rows are many: latent attention,
- * whose keys are read once for 64 rows. The first warpgroup multiplies q with keys, makes weights of the scores, and adds the
- * values of the lower columns; the second takes the weights from local memory and adds those of the upper ones, beside the next
- * scores. Meanwhile the second loads the rows of q of the next problem.
+ * The workers of a stream as two warpgroups, where values are the first columns of keys and rows are many: latent
+ * attention, whose keys are read once for 64 rows. The first warpgroup multiplies q with keys, makes weights of the
+ * scores, and adds the values of the lower columns; the second takes the weights from local memory and adds those of
+ * the upper ones, beside the next scores. Meanwhile the second loads the rows of q of the next problem.
  */
 #ifndef NV_STREAM_WARPGROUPS_H
 #define NV_STREAM_WARPGROUPS_H
@@ -39,7 +39,8 @@ static __local uchar *weights_of(stream_memory m) {
     return (__local uchar *)m.shared.q + Q_BYTES;
 }
 
-/* Barriers of both warpgroups, one of which waits for the other: the weights of a tile are there, they are read; of each. */
+/* Barriers of both warpgroups, one of which waits for the other: the weights of a tile are there, they are read; of
+   each. */
 enum { WEIGHTS_THERE = 2, WEIGHTS_READ = 3, OWN_BARRIER = 4 };
 
 static int own_warpgroup(void) {
@@ -116,8 +117,8 @@ static void store_weights(const uint (*weights)[4], __local uchar *to) {
         store_matrices(local_address(to + panel_at(0, row, 2 * step + lane / 16)), weights[step]);
 }
 
-/* results += weights * values, where a value that a row does not see may be infinite or NaN: its zero weight must not meet it.
-   Then these values are zeros. Rare: short rather than fast. */
+/* results += weights * values, where a value that a row does not see may be infinite or NaN: its zero weight must not
+   meet it. Then these values are zeros. Rare: short rather than fast. */
 static void add_seen(lane_rows *own, const __local uchar *weights, __local uchar *values) {
     const int lane = get_local_id(0) % 32;
 #pragma unroll 1

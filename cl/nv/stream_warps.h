@@ -98,7 +98,8 @@ static void run_problem(const attn_problem *p, const stream_source *from, int ro
     stream_advance(at);
 }
 
-/* By the storer, when a problem's results are there, and its last keys were in a stage: stores them, and the stage is free. */
+/* By the storer, when a problem's results are there, and its last keys were in a stage: stores them, and the stage is
+   free. */
 static void store_done(const attn_problem *p, stream_memory m, int round, int stage, const attn_result_target *target) {
     const int lane = get_local_id(0) % 32;
     if (!WORKERS_STORE)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A matrix in local memory as products of a warpgroup read it: panels of 64 columns, a panel rows of 128 bytes, swizzled as
- * matrix_at() of nv/warpgroup.h has it.
+ * A matrix in local memory as products of a warpgroup read it: panels of 64 columns, a panel rows of 128 bytes,
+ * swizzled as matrix_at() of nv/warpgroup.h has it.
  */
 #ifndef NV_SWIZZLE_H
 #define NV_SWIZZLE_H

@@ -67,9 +67,10 @@
 #define WGMMA(columns) "wgmma.mma_async.sync.aligned.m64n" STRING(columns) "k16.f32." PTX(KV) "." PTX(KV) " {"
 
 /*
- * c = a * b^T, or c += where `add`: c float[columns / 2], a 64 rows and b `columns` rows of 16 elements, both of matrices by
- * descriptors, so many bytes behind their beginning. columns is a number, a multiple of 16 up to 256. Where they are is
- * added up by each instruction itself: compilers would do so for all of a loop beforehand, and run out of registers.
+ * c = a * b^T, or c += where `add`: c float[columns / 2], a 64 rows and b `columns` rows of 16 elements, both of
+ * matrices by descriptors, so many bytes behind their beginning. columns is a number, a multiple of 16 up to 256.
+ * Where they are is added up by each instruction itself: compilers would do so for all of a loop beforehand, and run
+ * out of registers.
  */
 #define PRODUCT(columns, c, a, a_bytes, b, b_bytes, add)                                                             \
     asm volatile(HOPPER "{ .reg .pred add; .reg .b64 a, b; setp.ne.s32 add, %[ADD], 0; add.s64 a, %[A], %[A_AT]; "   \

@@ -131,10 +131,10 @@ typedef struct pagedcl_varlen_batch {
 #define PAGEDCL_VARLEN_BATCH_INIT PAGEDCL_INIT(pagedcl_varlen_batch)
 
 /*
- * Whether work-groups of a decode batch take several sequences at once where their tables begin with the same blocks, a
- * shared prompt for one, which are then read once for all of them. It changes no bit of a result. Only splits of 512 keys,
- * or 2,048 in latent attention of tier nv_wgmma, are shared that lie in front of every new token and query, with num_splits
- * 0 and tables of the host.
+ * Whether work-groups of a decode batch take several sequences at once where their tables begin with the same blocks,
+ * a shared prompt for one, which are then read once for all of them. It changes no bit of a result. Only splits of
+ * 512 keys, or 2,048 in latent attention of tier nv_wgmma, are shared that lie in front of every new token and query,
+ * with num_splits 0 and tables of the host.
  */
 typedef enum pagedcl_sharing {
     PAGEDCL_SHARE_AUTO = 0, /* as far as there is work enough to keep the device busy */

@@ -132,7 +132,7 @@ static void begin_results(float *acc, const uint (*weights)[4], uint address, ui
     products_begin();
 #pragma unroll
     for (int step = 0; step < KEY_STEPS; step++)
-        PRODUCT_OF_REGISTERS(V_COLUMNS, acc, weights[step], values, step * 16 * PANEL_ROW * stride);
+        PRODUCT_OF_REGISTERS(V_COLUMNS, acc, weights[step], matrix_further(values, step * 16 * PANEL_ROW * stride));
     products_commit();
 }
 

@@ -36,7 +36,7 @@ nv_wgmma_probe(const __global ushort *a, const __global ushort *b, __global floa
     mbarrier_wait(local_address(landed), 0);
     float sums[8] = {0, 0, 0, 0, 0, 0, 0, 0};
     products_begin();
-    PRODUCT(16, sums, matrix_at(at, 0, 1024), 0, matrix_at(at + 64 * 128, 0, 1024), 0, 0);
+    PRODUCT(16, sums, matrix_at(at, 0, 1024), matrix_at(at + 64 * 128, 0, 1024), 0);
     products_commit();
     PRODUCTS_WAIT(16, sums, 0);
     for (int i = 0; i < 8; i++)

@@ -45,14 +45,19 @@ static void load_q_panels(const attn_problem *p, const __global STORAGE(Q) * q, 
     }
 }
 
+/* A step of 16 columns of a matrix whose panels have so many bytes. */
+static ulong step_of(ulong matrix, uint panel, int step) {
+    const uint bytes = step / 4 * panel + step % 4 * 32;
+    return K_STEPS > 16 ? matrix_further_here(matrix, bytes) : matrix_further(matrix, bytes);
+}
+
 /* Begins scores = q * keys^T, of TUNE_KEYS keys, whose panels have so many bytes. */
 static void begin_scores(float *scores, uint q_address, uint keys_address, const uint keys_panel) {
     const ulong q = matrix_at(q_address, 0, 1024), keys = matrix_at(keys_address, 0, 1024);
     products_begin();
 #pragma unroll
     for (int step = 0; step < K_STEPS; step++)
-        PRODUCT(TUNE_KEYS, scores, q, step / 4 * Q_PANEL + step % 4 * 32, keys, step / 4 * keys_panel + step % 4 * 32,
-                step > 0);
+        PRODUCT(TUNE_KEYS, scores, step_of(q, Q_PANEL, step), step_of(keys, keys_panel, step), step > 0);
     products_commit();
 }
 

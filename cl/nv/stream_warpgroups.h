@@ -240,7 +240,8 @@ static void begin_results(lane_rows *own, const uint (*weights)[4], stream_tile 
     products_begin();
 #pragma unroll
     for (int step = 0; step < TUNE_KEYS / 16; step++)
-        PRODUCT_OF_REGISTERS(RESULT_COLUMNS, &own->acc[0][0][0], weights[step], values, step * 16 * PANEL_ROW);
+        PRODUCT_OF_REGISTERS(RESULT_COLUMNS, &own->acc[0][0][0], weights[step],
+                             matrix_further(values, step * 16 * PANEL_ROW));
     products_commit();
 }
 
@@ -334,7 +335,8 @@ static void run_second(const attn_problem *p, const stream_source *from, int rou
         products_begin();
 #pragma unroll
         for (int step = 0; step < TUNE_KEYS / 16; step++)
-            PRODUCT_OF_ROWS(RESULT_COLUMNS, &own.acc[0][0][0], weights, step * 32, values, step * 16 * PANEL_ROW);
+            PRODUCT_OF_ROWS(RESULT_COLUMNS, &own.acc[0][0][0], matrix_further(weights, step * 32),
+                            matrix_further(values, step * 16 * PANEL_ROW));
         products_commit();
         /* The last scores are there: q is not needed any more. */
         if (tile == num_tiles - 1 && stream_wait_problem(m.shared, round + 1)) {

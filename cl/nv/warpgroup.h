@@ -61,38 +61,29 @@
 #define STRING_OF(x) #x
 #define STRING(x) STRING_OF(x)
 
-/* What is added to a descriptor for a matrix so many bytes further. */
-#define MATRIX_BYTES(bytes) ((ulong)((bytes) >> 4))
-
 #define WGMMA(columns) "wgmma.mma_async.sync.aligned.m64n" STRING(columns) "k16.f32." PTX(KV) "." PTX(KV) " {"
 
 /*
- * c = a * b^T, or c += where `add`: c float[columns / 2], a 64 rows and b `columns` rows of 16 elements, both of
- * matrices by descriptors, so many bytes behind their beginning. columns is a number, a multiple of 16 up to 256.
- * Where they are is added up by each instruction itself: compilers would do so for all of a loop beforehand, and run
- * out of registers.
+ * c = a * b^T, or c += where `add`: c float[columns / 2], a 64 rows and b `columns` rows of 16 elements, both by
+ * descriptors. columns is a number, a multiple of 16 up to 256.
  */
-#define PRODUCT(columns, c, a, a_bytes, b, b_bytes, add)                                                             \
-    asm volatile(HOPPER "{ .reg .pred add; .reg .b64 a, b; setp.ne.s32 add, %[ADD], 0; add.s64 a, %[A], %[A_AT]; "   \
-                        "add.s64 b, %[B], %[B_AT]; " WGMMA(columns) REGISTERS(columns) "}, a, b, add, 1, 1, 0, 0; }" \
-                 : OPERANDS(columns)(c)                                                                              \
-                 : [A] "l"(a), [A_AT] "l"(MATRIX_BYTES(a_bytes)), [B] "l"(b), [B_AT] "l"(MATRIX_BYTES(b_bytes)),     \
-                   [ADD] "r"(add))
+#define PRODUCT(columns, c, a, b, add)                                                  \
+    asm volatile(HOPPER "{ .reg .pred add; setp.ne.s32 add, %[ADD], 0; " WGMMA(columns) \
+                     REGISTERS(columns) "}, %[A], %[B], add, 1, 1, 0, 0; }"             \
+                 : OPERANDS(columns)(c)                                                 \
+                 : [A] "l"(a), [B] "l"(b), [ADD] "r"(add))
 
 /* c += a * b: a a fragment as of mma(), b 16 rows of `columns` elements. */
-#define PRODUCT_OF_REGISTERS(columns, c, a, b, b_bytes)                                                \
-    asm volatile(HOPPER "{ .reg .b64 b; add.s64 b, %[B], %[B_AT]; " WGMMA(columns)                     \
-                     REGISTERS(columns) "}, {%[A0],%[A1],%[A2],%[A3]}, b, 1, 1, 1, 1; }"               \
-                 : OPERANDS(columns)(c)                                                                \
-                 : [A0] "r"((a)[0]), [A1] "r"((a)[1]), [A2] "r"((a)[2]), [A3] "r"((a)[3]), [B] "l"(b), \
-                   [B_AT] "l"(MATRIX_BYTES(b_bytes)))
+#define PRODUCT_OF_REGISTERS(columns, c, a, b)                                                              \
+    asm volatile(HOPPER WGMMA(columns) REGISTERS(columns) "}, {%[A0],%[A1],%[A2],%[A3]}, %[B], 1, 1, 1, 1;" \
+                 : OPERANDS(columns)(c)                                                                     \
+                 : [A0] "r"((a)[0]), [A1] "r"((a)[1]), [A2] "r"((a)[2]), [A3] "r"((a)[3]), [B] "l"(b))
 
 /* The same of 64 rows of 16 elements of a matrix. */
-#define PRODUCT_OF_ROWS(columns, c, a, a_bytes, b, b_bytes)                                                     \
-    asm volatile(HOPPER "{ .reg .b64 a, b; add.s64 a, %[A], %[A_AT]; add.s64 b, %[B], %[B_AT]; " WGMMA(columns) \
-                     REGISTERS(columns) "}, a, b, 1, 1, 1, 0, 1; }"                                             \
-                 : OPERANDS(columns)(c)                                                                         \
-                 : [A] "l"(a), [A_AT] "l"(MATRIX_BYTES(a_bytes)), [B] "l"(b), [B_AT] "l"(MATRIX_BYTES(b_bytes)))
+#define PRODUCT_OF_ROWS(columns, c, a, b)                                                 \
+    asm volatile(HOPPER WGMMA(columns) REGISTERS(columns) "}, %[A], %[B], 1, 1, 1, 0, 1;" \
+                 : OPERANDS(columns)(c)                                                   \
+                 : [A] "l"(a), [B] "l"(b))
 
 /* Before products whose accumulators other instructions have written. */
 static void products_begin(void) {
@@ -121,6 +112,19 @@ static void products_wait_all_but_last(void) {
 static ulong matrix_at(uint address, uint columns_of_64, uint rows_of_8) {
     const uint swizzle_128 = 1u << 30;
     return as_ulong((uint2)(address >> 4 | columns_of_64 >> 4 << 16, rows_of_8 >> 4 | swizzle_128));
+}
+
+/* The same matrix, `bytes` further. */
+static ulong matrix_further(ulong matrix, uint bytes) {
+    const uint2 words = as_uint2(matrix);
+    return as_ulong((uint2)(words.x + (bytes >> 4), words.y));
+}
+
+/* The same, added up just there: of many products compilers would add up all beforehand, and run out of registers. */
+static ulong matrix_further_here(ulong matrix, uint bytes) {
+    ulong further;
+    asm volatile("add.s64 %0, %1, %2;" : "=l"(further) : "l"(matrix), "l"((ulong)(bytes >> 4)));
+    return further;
 }
 
 /* From now on the warps of a warpgroup have that many registers, a multiple of 8: fewer, or more, for which others

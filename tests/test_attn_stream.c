@@ -133,6 +133,8 @@ static const attn_case latent[] = {
      .v_in_k = true, .append = 1, LONG},
     {"264 of 264 columns", POOL(F16), .num_kv_heads = 1, .group = 16, .head_dim = 264, .head_dim_v = 264,
      .v_in_k = true, .append = 1, LONG},
+    {"264 of 264 columns, tree, whose second key is NaN", POOL(BF16), .num_kv_heads = 1, .group = 7, .head_dim = 264,
+     .head_dim_v = 264, .v_in_k = true, .tree = true, .seqlen_q = 20, .append = 1, .seqlens_k = INTS(150, 20, 600)},
     {"segments of four blocks", LATENT(F16), .group = 16, .segment_blocks = 4, .num_layers = 3, .append = 1,
      .seqlens_k = INTS(70, 1, 300)},
 };

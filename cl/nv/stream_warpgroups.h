@@ -109,6 +109,11 @@ static __local uchar *own_values(stream_tile t) {
     return t.keys + own_warpgroup() * (RESULT_COLUMNS / PANEL_COLUMNS) * PANEL_BYTES;
 }
 
+/* Pieces of 8 in a row of them: behind the last column of V may be what is not the tile's. */
+static int own_pieces(void) {
+    return min(RESULT_COLUMNS / 8, V_VECTORS - own_warpgroup() * (RESULT_COLUMNS / 8));
+}
+
 /* Weights to local memory: 16 rows of a warp, of which a lane has fragments. */
 static void store_weights(const uint (*weights)[4], __local uchar *to) {
     const int lane = get_local_id(0) % 32, row = warp_row() + lane % 16;
@@ -138,22 +143,23 @@ static void add_seen(lane_rows *own, const __local uchar *weights, __local uchar
             }
         }
     }
-    const int id = OWN_BARRIER + own_warpgroup();
+    const int id = OWN_BARRIER + own_warpgroup(), pieces = own_pieces();
     warpgroup_barrier(id);
-    for (int i = get_local_id(0) % WARPGROUP; i < TUNE_KEYS * RESULT_STEPS * 2; i += WARPGROUP)
-        *(__local uint4 *)(values + panel_at(PANEL_BYTES, i / (RESULT_STEPS * 2), i % (RESULT_STEPS * 2))) = 0;
+    for (int i = get_local_id(0) % WARPGROUP; i < TUNE_KEYS * pieces; i += WARPGROUP)
+        *(__local uint4 *)(values + panel_at(PANEL_BYTES, i / pieces, i % pieces)) = 0;
     fence_async();
     warpgroup_barrier(id);
 }
 
 /* Whether a value of a tile, of the columns that a warpgroup has, is infinite or NaN. */
 static bool has_special(const __local uchar *values) {
+    const int pieces = own_pieces();
     bool special = false;
 #pragma unroll 4
-    for (int i = get_local_id(0) % WARPGROUP; i < TUNE_KEYS * RESULT_STEPS * 2; i += WARPGROUP)
-        special =
-            special || piece_is_special((const __local ushort *)(values + panel_at(PANEL_BYTES, i / (RESULT_STEPS * 2),
-                                                                                   i % (RESULT_STEPS * 2))));
+    for (int i = get_local_id(0) % WARPGROUP; i < TUNE_KEYS * pieces; i += WARPGROUP) {
+        const __local uchar *piece = values + panel_at(PANEL_BYTES, i / pieces, i % pieces);
+        special = special || piece_is_special((const __local ushort *)piece);
+    }
     return warpgroup_any(OWN_BARRIER + own_warpgroup(), special);
 }
 
@@ -245,7 +251,7 @@ static void begin_results(lane_rows *own, const uint (*weights)[4], stream_tile 
     products_commit();
 }
 
-/* The results of a tile, of which no other is left. */
+/* Ends a problem whose results are summed up. */
 static void end_problem(const attn_problem *p, stream_memory m, const attn_result_target *target, lane_rows *own) {
     const int lane = get_local_id(0) % 32;
     float factor[1][2];

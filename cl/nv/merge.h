@@ -110,7 +110,8 @@ static void merge_pieces(const attn_problem *p, const attn_result_target *target
 static void merge_parts(const attn_problem *p, const attn_result_target *target, int num_rows, merge_node node,
                         bool is_root, __local float *ends) {
     enum { FEW = 4 };
-    if (node.count <= FEW)
+    /* Where rows are many and long, loads that wait for one another take long. */
+    if (TUNE_ROWS >= 64 && node.count <= FEW)
         for (int i = get_local_id(0); i < num_rows * MERGE_VECTORS; i += WORKERS * (MERGE_PARTS / FEW))
             merge_pieces(p, target, num_rows, node, is_root, ends, i, MERGE_PARTS / FEW, FEW);
     else

@@ -28,7 +28,7 @@ static void stream_patch(const attn_problem *p, int begin, int first, __local uc
     for (int i = item; i < WARP_KEYS * V_VECTORS; i += items) {
         const int key = i / V_VECTORS, d = i % V_VECTORS * 8, position = first + key;
         const bool exists = key_exists(p, begin, position);
-        if (!exists || (position >= new_first && !VALUES_IN_KEYS))
+        if (!exists || (!VALUES_IN_KEYS && position >= new_first))
             tile_store_row8(values + boxed_element(V_BOX, key, d), p, false, position, d, exists);
     }
 #if ROW_SCALED

@@ -20,7 +20,7 @@
 #define BY_WARPGROUPS (TUNE_ROWS == 64)
 
 #define WORK_WARPS (WORKERS / 32)
-/* Those that divide the keys, and the tiles of 8 query rows that each has. */
+/* Those that divide the keys. */
 #define KEY_WARPS (BY_WARPGROUPS ? 1 : WORK_WARPS)
 #define WARP_KEYS (TUNE_KEYS / KEY_WARPS)
 #include "nv/boxed_rows.h"

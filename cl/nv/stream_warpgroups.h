@@ -228,13 +228,18 @@ static void weigh(const attn_problem *p, const score_scale *scale, stream_tile t
     pack_weights((const float(*)[4])scores[0], weights);
 }
 
+/* Factors of the lane's rows to local memory, for the second warpgroup. */
+static void tell_factors(stream_memory m, const float *factor) {
+    if (get_local_id(0) % 4 == 0)
+        for (int r = 0; r < 2; r++)
+            m.sums[lane_row() + r * 8] = factor[r];
+}
+
 /* Weights and factors of rows to local memory, for the second warpgroup. */
 static void hand_over(const uint (*weights)[4], float (*rescale)[2], stream_memory m) {
     turn_wait(WEIGHTS_READ);
     store_weights(weights, weights_of(m));
-    if (get_local_id(0) % 4 == 0)
-        for (int r = 0; r < 2; r++)
-            m.sums[lane_row() + r * 8] = rescale[0][r];
+    tell_factors(m, rescale[0]);
     fence_async();
     turn_pass(WEIGHTS_THERE);
     warp_barrier();
@@ -254,22 +259,20 @@ static void begin_results(lane_rows *own, const uint (*weights)[4], stream_tile 
 /* Ends a problem whose results are summed up. */
 static void end_problem(const attn_problem *p, stream_memory m, const attn_result_target *target, lane_rows *own) {
     const int lane = get_local_id(0) % 32;
-    float factor[1][2];
+    float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float sum = own->lane_sum[0][r] + from_lane_xor(own->lane_sum[0][r], 1);
         sum += from_lane_xor(sum, 2);
         const int row = p->first_row + lane_row() + r * 8;
-        factor[0][r] = 0;
+        factor[r] = 0;
         if (row < p->num_rows)
-            factor[0][r] = 1 / result_end(p, target, row, own->row_max[0][r], sum, lane % 4 == 0);
+            factor[r] = 1 / result_end(p, target, row, own->row_max[0][r], sum, lane % 4 == 0);
     }
     turn_wait(WEIGHTS_READ);
-    if (lane % 4 == 0)
-        for (int r = 0; r < 2; r++)
-            m.sums[lane_row() + r * 8] = factor[0][r];
+    tell_factors(m, factor);
     turn_pass(WEIGHTS_THERE);
-    store_columns(p, target, m, own, factor[0]);
+    store_columns(p, target, m, own, factor);
 }
 
 static void run_first(const attn_problem *p, int round, stream_place *at, stream_memory m,
